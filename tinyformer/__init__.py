@@ -1,38 +1,38 @@
 """tinyformer: Transformers on tinytensor.
 
-- ``models``: the networks, and the parts that they are built from.
-- ``tokenizers``: from text to ids and back.
-- ``data``: from files to batches.
-- ``audio``: from WAV files to vectors.
-- ``training``: the loop, losses, evaluation, logs; the folder of a run, its checkpoints, and the model in it.
-- ``decoding``: from logits to text.
-- ``word_vectors``: words as vectors, by counting and by word2vec.
-- ``markov``: what comes next, by counting.
-- ``pretrained``: models in Hugging Face's layout, in and out.
+- ``models``: networks and the layers they are built from.
+- ``tokenizers``: convert text to ids and back.
+- ``data``: read files and make batches.
+- ``audio``: convert WAV files to vectors.
+- ``training``: the training loop, losses, evaluation, logs, run folders and checkpoints.
+- ``decoding``: generate text from logits.
+- ``word_vectors``: word vectors from counts and from word2vec.
+- ``markov``: n-gram models that predict the next token from counts.
+- ``pretrained``: load and save models in Hugging Face format.
 - ``chat``: conversations with a model.
-- ``plots``: pictures of runs.
-- ``export``: models as ONNX. ``javascript``: a GPT in a browser.
-- ``explore``: the explorer. ``commands``: the commands of ``tinyformer``, and what their command lines share.
-- ``common``: errors for people, files, settings, progress, memory.
+- ``plots``: plots of runs.
+- ``export``: ONNX export. ``javascript``: run a GPT in a browser.
+- ``explore``: the explorer. ``commands``: the ``tinyformer`` commands and their shared command-line code.
+- ``common``: error messages, files, settings, progress, memory.
 
-``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
+``from tinyformer import GPT`` works for every name below. It loads only the files that the name needs.
 """
 
 from __future__ import annotations
 
 __version__ = "0.3.0"
 
-TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+TYPE_CHECKING = False  # for type checkers; importing typing is slow
 if TYPE_CHECKING:
     from typing import Any
 
-# A script first imports ``plain_errors``, from its own module, and nothing before can tell its errors in a line. So what takes
-# a while is done when it is needed.
+# A script imports ``plain_errors`` from its own module first. Errors before that import print a traceback. Defer slow imports
+# until they are needed.
 _found: dict[str, str] = {}
 
 
 def _homes() -> dict[str, str]:
-    """The module of each public name, as ``__init__.pyi`` tells it."""
+    """Return the module of each public name, as listed in ``__init__.pyi``."""
     if not _found:
         import ast
         from pathlib import Path
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_homes()[name]), name)
     else:
         raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")
-    globals()[name] = value  # so that the next use finds it without this function
+    globals()[name] = value  # the next access skips this function
     return value
 
 

@@ -1,8 +1,8 @@
-"""``python -m tinyformer`` is the command ``tinyformer``."""
+"""``python -m tinyformer`` runs the ``tinyformer`` command."""
 
 from __future__ import annotations
 
 from tinyformer.commands.main import main
 
-if __name__ == "__main__":  # spawned processes import this file, too
+if __name__ == "__main__":  # spawned processes also import this file
     main()

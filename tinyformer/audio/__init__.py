@@ -1,4 +1,4 @@
-"""Sound: WAV files, and the log-mel vectors that networks read.
+"""Audio: WAV files, and log-mel vectors as network inputs.
 
-Read ``wav`` first, then ``features``. ``dial_tones`` makes recordings of telephone keys.
+Read ``wav`` first, then ``features``. ``dial_tones`` synthesizes recordings of telephone keys.
 """

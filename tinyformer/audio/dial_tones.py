@@ -1,7 +1,7 @@
-"""Telephone keys as sounds: recordings made from random numbers, and the keys that were pressed; some have none.
+"""Telephone keys as sounds: random synthetic recordings, some without keys, and the keys pressed.
 
-Each key of a telephone sounds as two tones, one for its row and one for its column (ITU-T Q.23). Noise, chords and what sounds
-like speech are no keys, and a network must learn to leave them alone.
+Each telephone key sounds as two tones, one for its row and one for its column (ITU-T Q.23). A network must learn to ignore
+noise, chords and speech-like sounds.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from tinyformer.data.pairs import Specials, VectorPair, VectorPairBatch, vector_
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-KEYS = "0123456789*#"  # the id of a key is its place here
+KEYS = "0123456789*#"  # a key's id is its index here
 SPECIALS = Specials(pad=12, start=13, end=14)
 VOCAB_SIZE = 15
 ROWS = {"123": 697, "456": 770, "789": 852, "*0#": 941}  # Hz
 COLUMNS = {"147*": 1209, "2580": 1336, "369#": 1477}
 
-RATE = 8000  # samples a second, as on the telephone
-MEL = MelConfig(RATE, size=256, hop=80, num_mels=40)  # a vector for every 10 ms
-RANGE = 60.0  # decibels below the loudest vector at which silence begins
+RATE = 8000  # samples per second, as on the telephone
+MEL = MelConfig(RATE, size=256, hop=80, num_mels=40)  # one vector per 10 ms
+RANGE = 60.0  # decibels below the loudest vector; anything quieter is silence
 
-SHORTEST, QUICK, LONGEST = 0.05, 0.2, 2.0  # seconds of a key, and of the silence after it, by the recording's tempo
-SLOW = 0.4  # the fraction of tones, and of silences, that may be longer than QUICK
-UNEVEN = 0.2  # the largest fraction by which a single key or silence is longer or shorter
-PAUSE = 1.0  # the longest pause, in seconds, that one of the silences may have besides
+SHORTEST, QUICK, LONGEST = 0.05, 0.2, 2.0  # seconds of a key, and of the silence after it, depending on the tempo
+SLOW = 0.4  # fraction of tones, and of silences, that may exceed QUICK
+UNEVEN = 0.2  # maximum relative variation of a single key or silence
+PAUSE = 1.0  # maximum extra pause, in seconds, in one of the silences
 ENDS = (0.05, 1.0)  # seconds before the first key and after the last
-FADE = 0.004  # seconds in which a tone begins and ends
-PITCH = 0.015  # the largest fraction by which a recording is too high or too low
-TWIST = 4.0  # the largest difference in level between the two tones of a key, in decibels
-LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels below full scale
-CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where there is noise
-CLEAN = 0.2  # the fraction of recordings without noise
-NO_KEYS = 0.15  # the fraction of recordings of something else than keys
-NOT_A_KEY = 0.04  # by which fraction a chord's frequencies differ from those of a key, at least
-AGAIN = 0.25  # the fraction of keys that repeat the one before
-LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
+FADE = 0.004  # seconds of a tone's fade-in and fade-out
+PITCH = 0.015  # maximum relative pitch shift of a recording
+TWIST = 4.0  # maximum level difference between a key's two tones, in decibels
+LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels relative to full scale
+CLEANEST = 30.0  # maximum signal-to-noise ratio in decibels, if there is noise
+CLEAN = 0.2  # fraction of recordings without noise
+NO_KEYS = 0.15  # fraction of recordings without keys
+NOT_A_KEY = 0.04  # minimum relative distance of a chord's frequencies from a key's
+AGAIN = 0.25  # fraction of keys that repeat the previous one
+LONGEST_NUMBER = 100  # keys; a longer recording would take minutes
 VALIDATION_RECORDINGS = 300
-POOLED = 16  # batches that are drawn together, so that each can be of recordings of similar length
+POOLED = 16  # batches generated together, so that each has recordings of similar length
 
 
 @dataclass(frozen=True)
 class DialTask:
-    """The settings of the task. Raises SettingError for a value that is not allowed."""
+    """Settings of the task. Raises SettingError for an invalid value."""
 
     fewest: int = setting(3, "minimum number of keys")
     most: int = setting(12, "maximum number of keys")
@@ -73,15 +73,15 @@ class DialTask:
 
 
 def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
-    """A recording of someone who presses these keys: samples (length,), float32, RATE a second, from -1 to 1.
+    """Synthesize a recording of these keys: samples (length,), float32, from -1 to 1, at RATE per second.
 
-    Tempo, pitch and level are drawn from ``rng``. ``snr`` is the ratio of the tones' power, while they sound, to that of white
-    noise, in decibels; None: no noise. Raises UserError for a key that telephones do not have, and for too many keys.
+    Tempo, pitch and level are random (``rng``). ``snr`` is the power of the tones, while they sound, relative to white noise,
+    in decibels (None: no noise). Raises UserError for an unknown key or too many keys.
     """
     check_keys(keys)
     (tone, gap), speed = _tempo(len(keys), rng), 1 + rng.uniform(-PITCH, PITCH)
     level, twist = 10 ** (rng.uniform(*LEVEL) / 20), rng.uniform(-TWIST, TWIST)
-    heights = level * 10 ** (min(twist, 0) / 20), level * 10 ** (-max(twist, 0) / 20)  # of the row's tone and the column's
+    heights = level * 10 ** (min(twist, 0) / 20), level * 10 ** (-max(twist, 0) / 20)  # of the row tone and the column tone
     parts = [_silence(rng.uniform(*ENDS))]
     paused = rng.integers(0, 2 * len(keys))  # every other recording has a pause
     for place, key in enumerate(keys):
@@ -97,7 +97,7 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
 
 
 def other_sound(rng: Any) -> Any:
-    """A recording without keys: silence, noise, chords, or what sounds like speech, in some noise; samples as of ``dial``."""
+    """Synthesize a recording without keys: silence, noise, chords or speech-like sounds, plus noise. Samples as in ``dial``."""
     seconds = rng.uniform(0.3, 6.0)
     make = (noise, partial(chords, is_key=_is_key), speech)[rng.integers(0, 3)]
     samples = make(seconds, RATE, rng)
@@ -111,18 +111,18 @@ def other_sound(rng: Any) -> Any:
 
 
 def _is_key(hz: Any) -> bool:
-    """Whether frequencies may be those of a key."""
+    """Return True if frequencies may be those of a key."""
     near = [any(abs(hz / tone - 1).min() < NOT_A_KEY for tone in tones.values()) for tones in (ROWS, COLUMNS)]
     return all(near)
 
 
 def _most_seconds(keys: int) -> float:
-    """How long so many keys take at most, with the silences after them. Long numbers are dialed quickly."""
+    """Return the maximum duration of this many keys, with the silences after them. Long numbers are dialed quickly."""
     return max(10.0, 0.4 * keys)
 
 
 def _tempo(keys: int, rng: Any) -> tuple[float, float]:
-    """The seconds of a key, and of the silence after it."""
+    """Return the seconds of a key, and of the silence after it."""
     while True:
         longest = [LONGEST if rng.random() < SLOW else QUICK for _ in range(2)]
         tone, gap = (math.exp(rng.uniform(math.log(SHORTEST), math.log(most))) for most in longest)
@@ -131,14 +131,14 @@ def _tempo(keys: int, rng: Any) -> tuple[float, float]:
 
 
 def frequencies(key: str) -> tuple[int, int]:
-    """The frequencies of a key's two tones in Hz."""
+    """Return the frequencies of a key's two tones in Hz."""
     (row,) = (hz for keys, hz in ROWS.items() if key in keys)
     (column,) = (hz for keys, hz in COLUMNS.items() if key in keys)
     return row, column
 
 
 def check_keys(keys: str) -> None:
-    """Raise UserError unless there are keys, at most LONGEST_NUMBER, and telephones have them."""
+    """Raise UserError unless there are 1 to LONGEST_NUMBER keys, all on a telephone."""
     wrong = sorted(set(keys) - set(KEYS))
     if wrong or not keys:
         raise UserError(f"there is no key {wrong[0]!r}: use {KEYS}" if wrong else f"no keys are given: use {KEYS}")
@@ -159,15 +159,15 @@ def _uneven(rng: Any) -> float:
 
 
 def _fade(count: int) -> Any:
-    """A factor for each sample of a tone, so that it does not begin and end with a click."""
+    """Return a factor for each sample of a tone that avoids clicks at its start and end."""
     distance = host.minimum(host.arange(1, count + 1), host.arange(count, 0, -1))  # from the nearer end
     return host.minimum(distance / (RATE * FADE), 1.0)
 
 
 def features(samples: Any) -> Any:
-    """What the network reads of a recording: log-mel vectors (frames, 40), float32, with mean 0 and deviation 1.
+    """Compute a recording's network input: log-mel vectors (frames, 40), float32, with mean 0 and standard deviation 1.
 
-    So the level of a recording makes no difference. What is more than RANGE decibels below its loudest is silence.
+    The input does not depend on the recording's level. Anything more than RANGE decibels below its maximum is silence.
     """
     decibels = log_mel(samples, MEL)
     decibels = host.maximum(decibels, decibels.max() - RANGE)
@@ -175,7 +175,7 @@ def features(samples: Any) -> Any:
 
 
 def random_keys(task: DialTask, rng: Any) -> str:
-    """A number of random length. Often a key comes several times in a row: these are the hardest to count."""
+    """Return a number of random length. Keys often repeat, since repeats are the hardest to count."""
     count = rng.integers(task.fewest, task.most + 1)
     drawn, again = rng.integers(0, len(KEYS), count), rng.random(count) < AGAIN
     for i in range(1, count):
@@ -184,12 +184,12 @@ def random_keys(task: DialTask, rng: Any) -> str:
 
 
 def ids_of(keys: str) -> list[int]:
-    """The id of each key."""
+    """Return the id of each key."""
     return [KEYS.index(key) for key in keys]
 
 
 def keys_of(ids: Sequence[int]) -> str:
-    """The keys of these ids, without special tokens."""
+    """Return the keys for these ids, skipping special tokens."""
     return "".join(KEYS[i] for i in ids if i < len(KEYS))
 
 
@@ -197,7 +197,7 @@ def keys_of(ids: Sequence[int]) -> str:
 
 
 class DialBatches:
-    """Batches of new recordings, some of them without noise. The recordings to validate with are always the same.
+    """Batches of new recordings, some without noise. The validation recordings never change.
 
     Raises SettingError if a batch does not fit in memory.
     """
@@ -209,23 +209,23 @@ class DialBatches:
         self.batch_size = batch_size
         self.seed = seed
         self._rng = host.random.default_rng(seed)
-        self._before = dict(self._rng.bit_generator.state)  # the state before the pool was drawn
+        self._before = dict(self._rng.bit_generator.state)  # the state before generating the pool
         self._pool: list[list[VectorPair]] = []
         self._place = 0
 
     def sample(self) -> VectorPairBatch:
-        """The next training batch."""
+        """Return the next training batch."""
         if self._place == len(self._pool):
             self._draw_pool()
         self._place += 1
         return vector_pair_batch(self._pool[self._place - 1], SPECIALS)
 
     def largest_batch(self) -> int:
-        """A lower bound for the number of vectors and tokens in the largest training batch."""
+        """Return a lower bound on the number of vectors and tokens in the largest training batch."""
         return int(self.batch_size) * int(self.task.fewest)
 
     def _draw_pool(self) -> None:
-        """Draw the recordings of several batches, sort them by length, and shuffle the batches."""
+        """Generate the recordings of several batches, sort them by length, and shuffle the batches."""
         self._before = dict(self._rng.bit_generator.state)
         pairs = sorted((self._pair(self._rng) for _ in range(POOLED * self.batch_size)), key=lambda pair: len(pair[0]))
         order = self._rng.permutation(POOLED) * self.batch_size
@@ -240,19 +240,19 @@ class DialBatches:
         return features(dial(keys, rng, snr)), ids_of(keys)
 
     def validation_batches(self) -> Iterator[VectorPairBatch]:
-        """Batches of the recordings to validate with, sorted by length."""
-        rng = host.random.default_rng([self.seed, 1])  # other numbers than those of training
+        """Iterate over the validation recordings in batches, sorted by length."""
+        rng = host.random.default_rng([self.seed, 1])  # a different random stream than in training
         pairs = sorted((self._pair(rng) for _ in range(VALIDATION_RECORDINGS)), key=lambda pair: len(pair[0]))
         for first in range(0, len(pairs), self.batch_size):
             yield vector_pair_batch(pairs[first : first + self.batch_size], SPECIALS)
 
     def get_state(self) -> dict[str, Any]:
-        """The state of ``sample``, as values for JSON."""
+        """Return the JSON-serializable state of ``sample``."""
         return {"before": copy.deepcopy(self._before), "place": self._place, "batch_size": self.batch_size}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned. If it has another batch size, the pool is drawn anew, and begins
-        with some of the same recordings. Raises KeyError, TypeError or ValueError for any other state."""
+        """Restore a state returned by ``get_state``. If its batch size differs, regenerate the pool, which starts with some of
+        the same recordings. Raises KeyError, TypeError or ValueError for an invalid state."""
         self._rng.bit_generator.state = self._before = copy.deepcopy(state["before"])
         self._pool, self._place = [], 0
         place = state["place"]
@@ -265,27 +265,27 @@ class DialBatches:
 
 # -------------------------------------------------------------------------------------------- other sounds
 
-# Each is an array of samples (length,), ``rate`` a second, of any level.
-FRAME = 0.01  # seconds after which the loudness of harmonics changes
+# Each is an array of samples (length,), at ``rate`` per second, of any level.
+FRAME = 0.01  # seconds between changes in the loudness of harmonics
 SYLLABLE = (0.1, 0.3)  # seconds
 VOICE_PITCH = (80.0, 250.0)  # Hz, of voices
-FORMANTS = ((250.0, 850.0), (800.0, 2300.0), (2200.0, 3200.0))  # Hz, where vowels are loud
+FORMANTS = ((250.0, 850.0), (800.0, 2300.0), (2200.0, 3200.0))  # Hz; vowels are loud at these frequencies
 WIDTH = 120.0  # Hz, of a formant
 
 
 def noise(seconds: float, rate: int, rng: Any) -> Any:
-    """White noise, or brown noise, which falls towards high frequencies."""
+    """Return white noise, or brown noise, which falls off toward high frequencies."""
     white = rng.standard_normal(round(rate * seconds))
     if rng.random() < 0.5:
         return white
     brown = host.cumsum(white)
-    window = max(1, rate // 50)  # below 50 Hz it would drift away
+    window = max(1, rate // 50)  # below 50 Hz, it would drift away
     return brown - host.convolve(brown, host.full(window, 1 / window), "same")
 
 
 def chords(seconds: float, rate: int, rng: Any, is_key: Callable[[Any], bool]) -> Any:
-    """One to eight notes or chords, one after the other, each of one to five tones with overtones. No chord has frequencies for
-    which ``is_key`` is true."""
+    """Return one to eight notes or chords in sequence, each of one to five tones with overtones. ``is_key`` is false for the
+    frequencies of every chord."""
     parts = []
     for length in _cut(seconds, rate, rng.integers(1, 9), rng):
         frequencies = host.exp(rng.uniform(host.log(100), host.log(0.45 * rate), rng.integers(1, 6)))
@@ -305,9 +305,9 @@ def chords(seconds: float, rate: int, rng: Any, is_key: Callable[[Any], bool]) -
 
 
 def speech(seconds: float, rate: int, rng: Any) -> Any:
-    """What sounds like speech: syllables of a voice whose pitch and vowels glide, hisses between them, and pauses.
+    """Return speech-like sounds: syllables of a voice with gliding pitch and vowels, hisses between them, and pauses.
 
-    A voice is the sum of its pitch's harmonics, and a harmonic is loud where it lies near a formant.
+    A voice is the sum of its pitch's harmonics. A harmonic is loud near a formant.
     """
     frames = max(2, round(seconds / FRAME))
     pitch = _glide(frames, rng, *VOICE_PITCH) * host.exp(0.05 * rng.standard_normal())
@@ -320,20 +320,20 @@ def speech(seconds: float, rate: int, rng: Any) -> Any:
     once = host.exp(1j * phase)
     turning = host.ones(len(phase), complex)
     for k in range(1, int(0.45 * rate / VOICE_PITCH[0])):
-        turning *= once  # the sine of k * phase is its imaginary part
+        turning *= once  # the imaginary part is the sine of k * phase
         gain = sum(host.exp(-0.5 * ((k * pitch - formant) / WIDTH) ** 2) for formant in formants)
         sound += host.repeat(voiced * gain * (k * pitch < 0.45 * rate), per_frame) * turning.imag
     return sound
 
 
 def _glide(frames: int, rng: Any, low: float, high: float) -> Any:
-    """A value for each frame, which glides from one random value to the next, a syllable later."""
+    """Return a value per frame that glides from one random value to the next over one syllable."""
     count = max(2, int(frames * FRAME / SYLLABLE[0]) + 2)
     times = host.cumsum(rng.uniform(*SYLLABLE, count)) / FRAME
     return host.interp(host.arange(frames), times - times[0], rng.uniform(low, high, count))
 
 
 def _cut(seconds: float, rate: int, parts: int, rng: Any) -> list[int]:
-    """The lengths of so many random parts, in samples."""
+    """Return the lengths of this many random pieces, in samples."""
     shares = rng.uniform(0.2, 1.0, parts)
     return [int(length) for length in host.maximum(1, seconds * rate * shares / shares.sum())]

@@ -1,8 +1,8 @@
-"""From samples to log-mel vectors: the power of each frequency band over time, on a scale like the ear's.
+"""Compute log-mel vectors from samples: the power of each frequency band over time, on a scale similar to hearing.
 
-The steps, one function each: cut the samples into overlapping frames, fade each frame in and out with a window, take the power
-of its Fourier transform, sum the power in bands (mel filters), and take the logarithm. They work on NumPy arrays in float64 and
-agree with librosa and torchaudio.
+Each step is one function: split the samples into overlapping frames, apply a window to each frame, take the power of its
+Fourier transform, sum the power in bands (mel filters), and take the logarithm. They work on float64 NumPy arrays and match
+librosa and torchaudio.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PADDINGS = ("zero", "reflect")
 
 
 def one_row(samples: Any) -> Any:
-    """Return samples (length,) as a NumPy array. Raises ValueError unless they are one row of finite numbers."""
+    """Return samples (length,) as a NumPy array. Raises ValueError unless they are a 1D array of finite values."""
     samples = host.asarray(samples)
     if samples.ndim != 1:
         raise ValueError(f"samples must be one row of finite numbers, got shape {samples.shape}: pass a single channel")
@@ -40,8 +40,8 @@ def hann_window(size: int) -> Any:
 
 
 def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
-    """Return a view of samples (length,) as frames (1 + length // hop, size), for an even size. Frame i is centered on sample
-    i * hop.
+    """Return a view of samples (length,) as frames (1 + length // hop, size), for an even size. Frame i is centered on sample i
+    * hop.
 
     Frames that extend past the samples are padded with zeros (librosa's default) or, with "reflect", with the samples in
     reverse (torchaudio's default), which needs more than size // 2 samples. Raises ValueError if there are too few.
@@ -55,7 +55,7 @@ def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
 
 def power_spectrum(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
     """Return the power of each frequency, k * rate / size, in each frame of samples (length,): (1 + length // hop, size // 2 +
-    1). Raises ValueError unless the samples are one row of finite numbers, and enough for ``frames``."""
+    1). Raises ValueError unless the samples are a 1D array of finite values, long enough for ``frames``."""
     spectrum = host.fft.rfft(frames(one_row(samples).astype(host.float64), size, hop, padding) * hann_window(size))
     return spectrum.real**2 + spectrum.imag**2
 
@@ -90,9 +90,9 @@ SCALES = {"slaney": (_slaney_mel, _slaney_hz), "htk": (_htk_mel, _htk_hz)}
 class MelConfig:
     """Settings of log-mel vectors. Raises SettingError for an invalid value.
 
-    ``rate``: samples per second. ``size`` and ``hop``: of frames, in samples. ``lowest`` and ``highest``: the frequencies in Hz
-    where the first filter begins and the last one ends; 0 is half the rate. ``equal_area``: scale the filters to equal area
-    (Slaney's), so that noise is equally strong in all, instead of equal height.
+    ``rate``: samples per second. ``size`` and ``hop``: frame size and step, in samples. ``lowest`` and ``highest``: frequencies
+    in Hz where the first filter starts and the last one ends; 0 is half the rate. ``equal_area``: scale the filters to equal
+    area (Slaney) instead of equal height, so that noise is equally strong in all.
     """
 
     rate: int
@@ -123,19 +123,19 @@ class MelConfig:
 
 
 def filter_corners(config: MelConfig) -> Any:
-    """Return the corners of the filters in Hz (num_mels + 2,), equally spaced in mel: filter i begins at corner i, peaks at i +
-    1 and ends at i + 2."""
+    """Return the filter corners in Hz (num_mels + 2,), equally spaced in mel. Filter i starts at corner i, peaks at i + 1 and
+    ends at i + 2."""
     to_mel, to_hz = SCALES[config.scale]
     first, last = to_mel(host.array([config.lowest, config.top]))
     return to_hz(host.linspace(first, last, config.num_mels + 2))
 
 
 def mel_filters(config: MelConfig) -> Any:
-    """Return the filters (num_mels, size // 2 + 1): triangles over frequency, each from the peak of the last to the peak of the
-    next.
+    """Return the filters (num_mels, size // 2 + 1): triangles over frequency, each from the previous filter's peak to the next
+    filter's peak.
 
-    With many filters and short frames, a filter between two frequencies of the transform is all zero. The filters are cached
-    per configuration, and read-only.
+    If there are many filters and frames are short, a filter between two transform frequencies is all zero. The filters are
+    cached per configuration, and read-only.
     """
     return _mel_filters(config)
 

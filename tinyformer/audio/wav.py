@@ -1,7 +1,7 @@
-"""WAV files with one channel of 16-bit samples.
+"""Read and write WAV files with one channel of 16-bit samples.
 
-Python's ``wave`` writes them but does not read them: the formats it reads depend on Python's version, and it does not detect
-12-bit samples, half a sample, and files of unknown length.
+Python's ``wave`` module is used only for writing. The formats it reads depend on the Python version, and it does not detect
+12-bit samples, half samples, or files of unknown length.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 from tinytensor.device.disk import atomic_write
 
-FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
+FULL_SCALE = 32768  # the 16-bit integer for 1.0
 SAMPLE_BYTES = 2
 PASS = "pass a WAV file"
 
-PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; and one whose real format is in a GUID that ends in GUID_END
+PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; real format in a GUID that ends with GUID_END
 GUID_END = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")
-ENDLESS = 0x7FFFF000  # programs that write to a pipe, of unknown length, announce this many bytes, or more, or none
+ENDLESS = 0x7FFFF000  # programs that write to a pipe, of unknown length, declare at least this many bytes, or none
 
 
 def read_wav(path: str | Path, rate: int) -> Any:
     """Return the samples of a WAV file as a NumPy array (length,), float32, from -1 to 1.
 
-    The file must have one channel of uncompressed 16-bit samples, ``rate`` per second. Raises UserError, which names the file,
+    The file must have one channel of uncompressed 16-bit samples, ``rate`` per second. Raises UserError, with the file name,
     for anything else, and if it is empty or truncated.
 
-    Nothing is converted: averaging two channels may cancel sound, and resampling needs a good low-pass filter. The message
-    names a command that does it well.
+    Nothing is converted: averaging two channels may cancel sound, and resampling needs a good low-pass filter. The error
+    message suggests a command for the conversion.
     """
     size = check_file(path, PASS, "*.wav")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
@@ -56,7 +56,7 @@ def read_wav(path: str | Path, rate: int) -> Any:
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
     """Write samples (length,) from -1 to 1 to a WAV file, rounded to 16 bits and clipped.
 
-    An existing file stays until the new one is complete. Raises ValueError unless the samples are one row of finite numbers.
+    An existing file is replaced only once the new one is complete. Raises ValueError unless the samples are finite and 1D.
     """
     rounded = host.clip(host.rint(one_row(samples) * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(host.int16)
     with atomic_write(path) as file, wave.open(file, "wb") as sound:
@@ -67,19 +67,19 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
 
 
 def _chunk(path: str | Path, content: memoryview, name: bytes) -> tuple[int, memoryview]:
-    """Return the announced size of a chunk of the file, and all bytes from its start. Raises UserError if it is missing."""
+    """Return the declared size of a chunk, and all bytes from its start. Raises UserError if it is missing."""
     position = 12
     while position + 8 <= len(content):
         chunk, size = struct.unpack_from("<4sI", content, position)
         position += 8
         if chunk == name:
             return size, content[position:]
-        position += size + size % 2  # an odd size is padded
+        position += size + size % 2  # odd sizes are padded
     raise _broken(path, f"it has no chunk {name.decode()!r}")
 
 
 def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
-    """Raise UserError unless these are uncompressed 16-bit samples of one channel at this rate."""
+    """Raise UserError unless the format is uncompressed 16-bit samples in one channel at this rate."""
     if len(description) < 16:
         raise _broken(path, "its 'fmt ' chunk is too short")
     encoding, channels, file_rate, _, _, bits = struct.unpack_from("<HHIIHH", description)
@@ -96,7 +96,7 @@ def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
 
 
 def _check_length(path: str | Path, announced: int, size: int, rate: int) -> None:
-    """Raise UserError unless the file has as many bytes of samples as it announces, and no half sample."""
+    """Raise UserError unless the file has as many sample bytes as declared, and no half sample."""
     if size and (announced == 0 or announced >= max(ENDLESS, size + 1)):
         raise UserError(f"{path} does not state its length, as if it was written to a pipe: {_remedy(path, rate)}")
     if announced % SAMPLE_BYTES:

@@ -1,5 +1,5 @@
-"""Conversations with a model: its chat template, and the turns in its cache.
+"""Chat with a model: its chat template, and a cache of earlier turns.
 
-``template`` reads a model's template. ``rendering`` renders it in a separate process, because a template is untrusted code.
+``template`` loads a model's template. Templates are untrusted code, so ``rendering`` runs them in a separate process.
 ``conversation`` chats. This package imports common/, tokenizers/, models/, decoding/ and pretrained/.
 """

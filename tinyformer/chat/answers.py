@@ -1,4 +1,4 @@
-"""The answers in conversations as tokens to learn: the text that a model should write after its template's prompt."""
+"""Answers in conversations as training tokens: the text that a model should generate after its template's prompt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinyformer.data.conversations import Row
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.tokenizers import Tokenizer
 
-_Span = tuple[int, int]  # the start and end of an answer in a text
+_Span = tuple[int, int]  # start and end of an answer in a text
 
 
 def template_of(init_from: str | Path) -> ChatTemplate:
-    """Return the chat template of a pretrained model. Raises UserError for a model without one."""
+    """Return a pretrained model's chat template. Raises UserError if it has none."""
     template = find_chat_template(find_folder(init_from))
     if template is None:
         raise UserError(f"{init_from} has no chat template, which conversations need: choose a model that has one")
@@ -25,8 +25,8 @@ def template_of(init_from: str | Path) -> ChatTemplate:
 
 
 def keep_template(init_from: str | Path, folder: Path) -> bool:
-    """Write the chat template of the initial model to another model's folder. Return False if there is none, or if that model
-    is gone."""
+    """Save the initial model's chat template to another model's folder. Return False if there is none, or if the initial model
+    is missing."""
     try:
         template = find_chat_template(find_folder(init_from))
     except UserError:
@@ -37,13 +37,13 @@ def keep_template(init_from: str | Path, folder: Path) -> bool:
 
 
 def rows_to_learn(conversations: Sequence[Sequence[Message]], template: ChatTemplate, tokenizer: Tokenizer) -> list[Row]:
-    """Return the ids of each conversation, and whether each is in an answer.
+    """Return the ids of each conversation, and for each id, whether it belongs to an answer.
 
-    Messages after the last answer are left out. Some templates change an answer once others follow it, such as those that hide
-    earlier thoughts. Such an answer is learned in a separate row, which ends with it.
+    Messages after the last answer are dropped. Some templates change an answer once others follow, for example to hide earlier
+    thoughts. Each such answer gets a separate row that ends with it.
 
-    Raises UserError for a conversation without an answer, if the template does not start an answer where the prompt ends, and
-    as ``ChatTemplate.render``.
+    Raises UserError if a conversation has no answer or the template does not start an answer where the prompt ends, and as
+    ``ChatTemplate.render`` does.
     """
     turns = [[i for i, message in enumerate(messages) if message["role"] == "assistant"] for messages in conversations]
     for number, positions in enumerate(turns, start=1):
@@ -67,7 +67,7 @@ def rows_to_learn(conversations: Sequence[Sequence[Message]], template: ChatTemp
 
 
 def _texts(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[_Span]]]:
-    """Yield texts that together show each answer as the model writes it, each with the spans of its answers."""
+    """Yield texts that together show each answer as the model writes it, with the spans of their answers."""
     text, spans = "", list[_Span]()
     for before, answered in reversed(pairs):
         if not text.startswith(answered):
@@ -79,7 +79,7 @@ def _texts(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[_Span]]
 
 
 def _encoded(text: str, spans: Sequence[_Span], tokenizer: Tokenizer) -> Row:
-    """Return the ids of a text, and whether each is in a span."""
+    """Return the ids of a text, and for each id, whether it is in a span."""
     ids = tokenizer.encode(text, allow_special=True).tolist()
     learned = [False] * len(ids)
     for span in spans:

@@ -1,4 +1,4 @@
-"""A conversation with a model, each turn continuing from the model's cache of the turns before."""
+"""A conversation with a model. Each turn continues from the cache of earlier turns."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 
-MAX_TOKENS = 512  # the default limit of an answer
-CONTEXT = 8192  # tokens of a conversation: a longer context may need a cache of many gigabytes
+MAX_TOKENS = 512  # default maximum tokens per answer
+CONTEXT = 8192  # tokens per conversation; a longer context may need a cache of many gigabytes
 USUAL = {"temperature": 0.3, "top_k": 50}  # unless the caller or the model's settings choose
-_ANSWER = "An answer."  # to find the end of turn that a template writes after it
+_ANSWER = "An answer."  # used to find the end-of-turn token that a template writes after it
 
 
 class Chat:
     """A conversation. ``say`` streams the answers, and ``messages`` holds the conversation so far.
 
-    The model's cache keeps earlier turns, so it reads only new text; the answers are the same as without a cache. An answer
-    ends with an end token of the model or of its template, and follows the rules of ``writing``.
+    The model caches earlier turns and reads only new text. Answers are the same as without a cache. An answer ends with an end
+    token of the model or its template, and follows the rules in ``writing``.
 
-    When the conversation exceeds ``context`` tokens (at most those the model can read), the older half of the turns is dropped,
-    but not the system prompt; ``forgotten`` counts the turns that the last ``say`` dropped. ``is_cut`` is True if the last
-    answer was cut off after ``max_tokens`` tokens, or for lack of room.
+    When the conversation exceeds ``context`` tokens (at most the model's limit), the older half of the turns is dropped. The
+    system prompt stays. ``forgotten`` counts the turns dropped by the last ``say``. ``is_cut`` is True if the last answer was
+    cut off at ``max_tokens`` tokens or at the end of the context.
 
-    ``system`` is the system prompt, which may change at any time; None is the template's default. ``values`` are passed to the
+    ``system`` is the system prompt, which may change at any time (None: the template's default). ``values`` are passed to the
     template. ``answer_ids`` are the tokens of the last answer.
     """
 
@@ -66,17 +66,17 @@ class Chat:
         self.answer_ids: list[int] = []
         self._ends = tuple(dict.fromkeys([*writing.ends, *self._end_of_turn()]))
         rules = replace(writing, ends=self._ends).rules()
-        more = range(tokenizer.vocab_size, model.config.vocab_size)  # some models have more outputs than there are tokens
+        more = range(tokenizer.vocab_size, model.config.vocab_size)  # some models have more outputs than tokens
         self._rules: dict[str, Any] = {"end": self._ends, "forbidden": [*writing.forbidden, *more], "rules": rules}
         self._decoder = self._new_decoder()
         self._saying: Callable[[], Generator[str, None, None] | None] = lambda: None  # the last answer, if still referenced
 
     def say(self, text: str) -> Generator[str, None, None]:
-        """Send a message, and stream the answer's text without special tokens, each piece as soon as it is final. The answer
-        stops when iteration stops, at the next ``say`` and at ``reset``; its text so far stays in the conversation.
+        """Send a message and stream the answer without special tokens, each piece as soon as it is final. The answer stops when
+        iteration stops, at the next ``say`` or at ``reset``. Its text so far stays in the conversation.
 
-        Raises UserError if the message alone is too long, and as ``ChatTemplate.render`` does. The conversation is then
-        unchanged.
+        Raises UserError if the message alone is too long, and as ``ChatTemplate.render`` does. In both cases, the conversation
+        is unchanged.
         """
         self._stop()
         message = {"role": "user", "content": text}
@@ -98,7 +98,7 @@ class Chat:
             )
         self.messages = messages
         answer = self._answer(message, ids, min(room, self.max_tokens))
-        self._saying = weakref.ref(answer)  # a strong one would keep an abandoned answer from ending
+        self._saying = weakref.ref(answer)  # a strong reference would keep an abandoned answer alive
         return answer
 
     def reset(self) -> None:
@@ -107,7 +107,7 @@ class Chat:
         self.messages = []
 
     def _stop(self) -> None:
-        """Stop the last answer if it is still referenced. Otherwise it could continue from another answer's cache."""
+        """Stop the last answer if it is still referenced. It could otherwise continue with another answer's cache."""
         if (answer := self._saying()) is not None:
             answer.close()
 
@@ -138,14 +138,14 @@ class Chat:
                 self.messages = [*self.messages, message, {"role": "assistant", "content": "".join(pieces)}]
 
     def _noted(self, steps: Iterator[Any]) -> Iterator[int]:
-        """Record the ids of an answer, and yield all but the one that ends it."""
+        """Record the ids of an answer. Yield all but the end token."""
         for (i,) in steps:
             self.answer_ids.append(int(i))
             if i not in self._ends:
                 yield int(i)
 
     def _end_of_turn(self) -> list[int]:
-        """Return the first special token that the template writes after an answer, as [its id]; [] if there is none."""
+        """Return, as a list, the id of the first special token that the template writes after an answer, or [] if none."""
         turn = [*self._first(), {"role": "user", "content": "A question."}, {"role": "assistant", "content": _ANSWER}]
         _, answer, after = self.template.render(turn, add_generation_prompt=False, **self.values).rpartition(_ANSWER)
         special = set(self.tokenizer.special.values())
@@ -160,23 +160,23 @@ class _Behind:
         self.decoder, self.known = decoder, known
 
     def next_logits(self, new: Any) -> Any:
-        """Return the logits after the newest ids. The first call passes all ids."""
+        """Return the logits after the latest ids. The first call passes all ids."""
         known, self.known = self.known, 0
         return self.decoder.next_logits(new[:, known:])
 
     def select(self, rows: Any) -> None:
-        """Continue with these rows of the batch."""
+        """Keep these rows of the batch."""
         self.decoder.select(rows)
 
 
 def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None, **settings: Any) -> Chat:
-    """Start a conversation with a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on its hub.
+    """Start a conversation with a model from a folder in Hugging Face format, a GGUF file, or the Hugging Face hub.
 
     ``revision`` is passed to ``find_folder``, ``dtype`` to ``from_pretrained``, and ``settings``, such as ``sampling`` and
-    ``system``, to ``Chat``. Raises UserError for a model that does not generate text, and for one without a chat template.
+    ``system``, to ``Chat``. Raises UserError if the model does not generate text or has no chat template.
     """
     folder = find_folder(path_or_name, revision)
-    read_settings(model_folder(folder))  # refuses a run
+    read_settings(model_folder(folder))  # rejects runs
     template = find_chat_template(folder)
     if template is None:
         contents = contents_of(folder)

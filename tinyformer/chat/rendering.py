@@ -1,8 +1,8 @@
-"""A program that renders a Jinja chat template as transformers does: a JSON request on standard input, a JSON response on
+"""Render a Jinja chat template as transformers does: read a JSON request from standard input, and write a JSON response to
 standard output.
 
-A template comes with a model and is untrusted code. Jinja's sandbox keeps it from Python's internals, but not from running
-forever or filling the memory. So the system limits this process's time and memory.
+A template is untrusted code that comes with a model. Jinja's sandbox protects Python's internals, but a template could still
+run forever or fill the memory. The system therefore limits this process's time and memory.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-SECONDS = 2  # of processor time; published templates take some milliseconds
+SECONDS = 2  # of processor time; published templates take milliseconds
 MEMORY = 1 << 29  # bytes, including Python
-LONGEST = 1 << 20  # rendered characters; a tokenizer takes seconds and hundreds of megabytes for as many
+LONGEST = 1 << 20  # rendered characters; tokenizing this many takes seconds and hundreds of megabytes
 LEAST_JINJA = (3, 1, 6)  # earlier versions have known sandbox escapes
 
 
 def limit() -> None:
-    """Limit this process to ``SECONDS`` and ``MEMORY``. Windows has neither limit and macOS no memory limit; there only the
-    caller's timeout stops it."""
+    """Limit this process to ``SECONDS`` and ``MEMORY``. Windows supports neither limit and macOS no memory limit. On these
+    systems, only the caller's timeout applies."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # leave no core dump
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # disable core dumps
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def environment() -> Any:
-    """Return the Jinja environment in which transformers renders templates."""
+    """Return the Jinja environment that transformers uses for templates."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The block ``{% generation %}``, which marks the model's answers; here it renders its content."""
+        """The block ``{% generation %}``, which marks the model's answers. Here it just renders its content."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -59,14 +59,14 @@ def environment() -> Any:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     result = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    result.filters["tojson"] = tojson  # Jinja's escapes <, > and &
+    result.filters["tojson"] = tojson  # Jinja's own filter escapes <, > and &
     result.globals["raise_exception"] = raise_exception
     result.globals["strftime_now"] = lambda style: datetime.now().strftime(style)
     return result
 
 
 def rendered(template: str, values: list[dict[str, Any]]) -> list[str]:
-    """Render a template with each of the values. Raises ValueError if a text is too long, and any error of the template."""
+    """Render a template with each set of values. Raises ValueError if a result is too long, and any error of the template."""
     compiled = environment().from_string(template)
     texts = []
     for one in values:
@@ -91,7 +91,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": "it needs too much memory"}
     except RecursionError:
         return {"error": "it is nested too deeply, or calls itself without end"}
-    except Exception as error:  # a template can raise any
+    except Exception as error:  # a template can raise any exception
         line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
         return {"error": f"{line}{str(error)[:400] or type(error).__name__}"}
 

@@ -1,4 +1,4 @@
-"""Chat templates: turning the messages of a conversation into the text that a model continues."""
+"""Chat templates: convert the messages of a conversation to the text that a model continues."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tinyformer.pretrained.tokenizers import CLASSES, CONFIG, ROLES, class_name,
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
-FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # of the default template and of others
+FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # files of the default template and of others
 LARGEST = 1 << 20  # bytes of a template; published ones have tens of thousands
-SECONDS = 20  # of wall time, which a busy machine needs beyond the processor time in ``rendering``
+SECONDS = 20  # of wall time; a busy machine needs more than the processor time in ``rendering``
 _STOPPED = "rendering took too long and was stopped: choose another model, or fix its template"
-_REASONING = ("reasoning_content", "thinking", "reasoning")  # the keys of a message's thoughts
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # message keys for thoughts
 _AT_ONCE = 100  # conversations per process; each takes a few milliseconds
-_MARK = "THE MESSAGE ENDS HERE "  # after a message to continue; some templates strip the space
+_MARK = "THE MESSAGE ENDS HERE "  # follows a message to continue; some templates strip the space
 # the arguments of ``apply_chat_template`` about ids
 _OF_IDS = (
     "tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length", "return_tensors", "return_dict",
@@ -39,12 +39,12 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja chat template, as in Hugging Face's models.
+    """A Jinja chat template in Hugging Face format.
 
-    ``tokens`` maps roles to special tokens, such as {"bos_token": "<s>"}. ``source`` names the template in messages. ``named``
-    maps the names of a model's templates to their texts, if it has several: "tool_use" is for ``tools``.
+    ``tokens`` maps roles to special tokens, such as {"bos_token": "<s>"}. ``source`` is the template's name in error messages.
+    If a model has several templates, ``named`` maps their names to their texts. "tool_use" is for ``tools``.
 
-    Raises UserError for a text of more than a million characters.
+    Raises UserError if the text exceeds a million characters.
 
     >>> from tinyformer import ChatTemplate
     >>> text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -75,14 +75,14 @@ class ChatTemplate:
         """Return the text of a conversation, equal to transformers' ``apply_chat_template(messages, tokenize=False)``.
 
         A message is a dictionary such as {"role": "user", "content": "Hello!"}. By default, and with ``add_generation_prompt``,
-        the text ends where the model's answer begins. With ``continue_final_message`` it ends with the last message, for the
-        model to continue; the name of a key other than "content" continues that. ``tools`` describe functions, as JSON schemas.
-        ``chat_template`` is a name in ``named`` or a template. Further ``values`` are passed to the template, such as
+        the text ends where the model's answer begins. With ``continue_final_message``, it ends with the last message, for the
+        model to continue. The name of another key than "content" continues that key. ``tools`` describe functions as JSON
+        schemas. ``chat_template`` is a name in ``named`` or a template. Other ``values`` are passed to the template, such as
         enable_thinking=False for Qwen3.
 
-        The template runs in a separate process with limited time and memory. Raises UserError for a template that fails, for
-        messages and values that cannot be passed to it, and for arguments of ``apply_chat_template`` about ids; ImportError
-        without ``jinja2``.
+        The template runs in a separate process with limited time and memory. Raises UserError if the template fails, messages
+        or values cannot be passed to it, or arguments of ``apply_chat_template`` concern ids. Raises ImportError without
+        ``jinja2``.
         """
         if of_ids := [name for name in _OF_IDS if values.pop(name, None)]:
             raise UserError(f"render returns text, not ids: leave out {', '.join(of_ids)}, and encode the text")
@@ -110,7 +110,7 @@ class ChatTemplate:
         return _cut(rendered, last) if continue_final_message else rendered
 
     def render_each(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
-        """Render many conversations, each with its ``add_generation_prompt``, in few processes."""
+        """Render many conversations in few processes, each with its ``add_generation_prompt``."""
         shared = {**self.tokens, "tools": None, "documents": None}
         values = [
             {**shared, "messages": [_completed(message) for message in messages], "add_generation_prompt": prompt}
@@ -121,7 +121,7 @@ class ChatTemplate:
         return [text for part in bar for text in self._rendered(self.text, part)]
 
     def _chosen(self, tools: Any, chat_template: str | None) -> str:
-        """Return the text of the template that transformers would choose."""
+        """Return the template that transformers would choose."""
         if chat_template is not None:
             return self.named.get(chat_template, chat_template)
         return self.text if tools is None else self.named.get("tool_use", self.text)
@@ -142,21 +142,21 @@ class ChatTemplate:
 
 
 def _completed(message: Message) -> dict[str, Any]:
-    """Return a message as transformers passes it to a template: without None values, and with its thoughts under each key."""
+    """Return a message as transformers passes it to a template: no None values, and thoughts under each key."""
     completed = {name: value for name, value in message.items() if value is not None}
     thought = next((completed[name] for name in _REASONING if name in completed), None)
     return completed if thought is None else {"thinking": thought, **completed, "reasoning_content": thought}
 
 
 def _marked(message: dict[str, Any], key: bool | str, template: str) -> tuple[dict[str, Any], str]:
-    """Return a message with the mark after the text to continue, and that text."""
+    """Mark the end of the text to continue. Return the message and that text."""
     key = key if isinstance(key, str) else "content"
     holder = marked = copy.deepcopy(message)
     names = [name for name in _REASONING if message.get(name) == message.get(key)] if key in _REASONING else [key]
     text = message.get(key)
     if not any(name in template for name in names):
         raise UserError(f"continue_final_message: the template does not show the {key} of a message")
-    if isinstance(text, list):  # of blocks: continue the last one with text
+    if isinstance(text, list):  # a list of blocks: continue the last text block
         holder = next((part for part in reversed(marked[key]) if isinstance(part, dict) and "text" in part), {})
         names, text = ["text"], holder.get("text")
     if not isinstance(text, str):
@@ -166,7 +166,7 @@ def _marked(message: dict[str, Any], key: bool | str, template: str) -> tuple[di
 
 
 def _cut(rendered: str, last: str) -> str:
-    """Return the text up to the mark. Raises UserError if the template did not show the message to continue."""
+    """Return the text up to the mark. Raises UserError if the template does not show the message to continue."""
     before, mark, after = rendered.rpartition(_MARK.strip())
     if not mark or last.strip() not in rendered:
         raise UserError("continue_final_message: the template leaves out the last message or part of it")
@@ -174,9 +174,9 @@ def _cut(rendered: str, last: str) -> str:
 
 
 def _answer(request: str, source: str) -> dict[str, Any]:
-    """Return the response of ``rendering``, in a separate process, to a request. Raises UserError if it is stopped."""
+    """Send a request to ``rendering`` in a separate process and return the response. Raises UserError if it is stopped."""
     command = [sys.executable, rendering.__file__]
-    # In another session, so that Ctrl-C stops an answer and not the rendering.
+    # In another session, so that Ctrl-C stops an answer but not the rendering.
     options: dict[str, Any] = {"capture_output": True, "timeout": SECONDS, "start_new_session": True, "check": False}
     try:
         done = subprocess.run(command, input=request.encode(), **options)
@@ -192,11 +192,11 @@ def _answer(request: str, source: str) -> dict[str, Any]:
 
 
 def find_chat_template(path: str | Path) -> ChatTemplate | None:
-    """Return the chat template of a pretrained model, or None if it has none, as models that were not trained to chat.
+    """Return a pretrained model's chat template, or None if it has none because it was not trained to chat.
 
-    The template is chat_template.jinja, or else ``chat_template`` in tokenizer_config.json; of several, the one named
-    "default". A GGUF file has it in its metadata. An adapter without a template uses its model's. Raises UserError for a
-    damaged file.
+    The template is chat_template.jinja, or else ``chat_template`` in tokenizer_config.json (if there are several, "default"). A
+    GGUF file stores the template in its metadata. An adapter without a template uses its base model's template. Raises
+    UserError for a damaged file.
     """
     folder = Path(path)
     template = _template_in(folder)
@@ -206,7 +206,7 @@ def find_chat_template(path: str | Path) -> ChatTemplate | None:
 
 
 def save_chat_template(template: ChatTemplate, folder: str | Path) -> None:
-    """Write a template to a pretrained model's folder, and its special tokens to tokenizer_config.json."""
+    """Save a template to a pretrained model's folder, and its special tokens to tokenizer_config.json."""
     folder = Path(folder)
     write_text(folder / FILE, template.text)
     config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
@@ -235,8 +235,8 @@ def _template_in(folder: Path) -> ChatTemplate | None:
 
 
 def _tokens(folder: Path) -> dict[str, str]:
-    """Return the special tokens that transformers finds in a folder: those of its tokenizer's class, of tokenizer_config.json,
-    and of an old version's special_tokens_map.json. Some are objects with their text as ``content``."""
+    """Return the special tokens that transformers finds in a folder: from the tokenizer class, tokenizer_config.json, and an
+    old version's special_tokens_map.json. Some are objects with their text as ``content``."""
     settings, tokenizer = settings_of(folder), folder / "tokenizer.json"
     of_bytes = tokenizer.exists() and b'"ByteLevel"' in read_file(tokenizer)
     name = class_name(settings, json_of(folder, "config.json"), of_bytes).removeprefix("Code")  # CodeLlama's are Llama's

@@ -1,5 +1,5 @@
-"""The commands of ``tinyformer``, a file each, and what their command lines share.
+"""The ``tinyformer`` commands, one file each, and their shared command-line code.
 
-``main`` has the table of all commands, and imports a command's file when it runs. Read ``gpt`` first, then ``command_line``
-(flags) and ``setup`` (the steps around training). ``script`` is for short scripts.
+``main`` holds the table of commands and imports a command's file only when it runs. Read ``gpt`` first, then ``command_line``
+(flags) and ``setup`` (the steps around training). ``script`` supports short scripts.
 """

@@ -1,4 +1,4 @@
-"""Answers from word vectors: neighbours, analogies, odd ones out, a map, and the differences between two texts."""
+"""Answer questions with word vectors: neighbors, analogies, odd ones out, a map, and a comparison of two corpora."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tinyformer.word_vectors.corpus import check_known
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-SHOWN = 8  # neighbours of a word
-COMPARED = 10  # neighbours of a word, to compare two texts
-FREQUENT = 300  # frequent words of both texts whose neighbours are compared
+SHOWN = 8  # neighbors per word
+COMPARED = 10  # neighbors per word when comparing two corpora
+FREQUENT = 300  # frequent words of both corpora whose neighbors are compared
 
-# The questions if the user asks none, as far as the text has their words.
+# Default questions, if the corpus has their words.
 ASKED = "king queen love death sword night man house people time".split()
 ANALOGIES = ["man king woman", "man he woman", "king queen prince", "father son mother", "day night morning", "go going come"]
 ODD = ["king queen prince sword", "hand eye heart city", "day night hour blood", "one two three man", "love hate joy crown"]
@@ -28,7 +28,7 @@ MAP = {
     "feelings": "love hate joy grief sorrow fear tears hope",
     "numbers": "one two three four five ten",
 }
-FEWEST = 12  # words of the map; if the text has fewer, its frequent words are drawn
+FEWEST = 12  # minimum words of the map; if fewer are known, frequent words are drawn
 
 
 def check_words(arguments: argparse.Namespace, vocabulary: Vocabulary | WordVectors, where: str = "") -> None:
@@ -39,7 +39,7 @@ def check_words(arguments: argparse.Namespace, vocabulary: Vocabulary | WordVect
 
 
 def answer(vectors: WordVectors, arguments: argparse.Namespace) -> None:
-    """Answer the user's questions, or if there are none, the usual ones."""
+    """Answer the user's questions or, if there are none, the default questions."""
     asks = bool(arguments.ask or arguments.analogy or arguments.odd or arguments.evaluate)
     asked = arguments.ask
     if not asks:
@@ -56,7 +56,7 @@ def answer(vectors: WordVectors, arguments: argparse.Namespace) -> None:
 
 
 def show_lookup(vectors: WordVectors) -> None:
-    """Show that the vector of a word is a product with a one-hot vector."""
+    """Show that looking up a word's vector equals a product with a one-hot vector."""
     word = vectors.words[min(len(vectors) - 1, 100)]
     number = vectors.ids[word]
     one_hot = host.arange(len(vectors)) == number
@@ -68,7 +68,7 @@ def show_lookup(vectors: WordVectors) -> None:
 
 
 def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
-    """Show the neighbours of words by cosine and by dot product, and how long their vectors are."""
+    """Show the neighbors of words by cosine and by dot product, and the lengths of their vectors."""
     print("\nNearest words by cosine (compares directions) and by dot product (favors long vectors):")
     lengths: dict[str, list[float]] = {"cosine": [], "dot": []}
     for word in words:
@@ -84,12 +84,12 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
 
 
 def in_a_row(near: list[tuple[str, float]]) -> str:
-    """Return words and their scores as text."""
+    """Format words and their scores."""
     return ", ".join(f"{word} {score:.2f}" for word, score in near)
 
 
 def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
-    """Show answers to analogies."""
+    """Print answers to analogies."""
     if questions:
         print("\nAnalogies, by the words nearest to second - first + third (they need much more text):")
     for first, second, third in questions:
@@ -98,7 +98,7 @@ def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
 
 
 def show_odd(vectors: WordVectors, rows: list[list[str]]) -> None:
-    """Show which of several words does not belong to the others."""
+    """Print the odd one out in each row of words."""
     if rows:
         print("\nThe odd one out:")
     for words in rows:
@@ -106,7 +106,7 @@ def show_odd(vectors: WordVectors, rows: list[list[str]]) -> None:
 
 
 def show_evaluation(vectors: WordVectors, path: str) -> None:
-    """Show how well vectors agree with a file of word pairs or of analogies."""
+    """Print how well vectors agree with a file of word pairs or analogies."""
     if is_of_analogies(path):
         sections = analogies(vectors, path)
         print(f"\nAnalogies of {path}:")
@@ -122,19 +122,19 @@ def show_evaluation(vectors: WordVectors, path: str) -> None:
 
 
 def known(vectors: WordVectors, rows: list[str], fewest: int) -> list[list[str]]:
-    """Return the known words of each row that has at least ``fewest`` of them."""
+    """Return the known words of each row with at least ``fewest`` of them."""
     known_words = ([word for word in row.split() if word in vectors] for row in rows)
     return [words for words in known_words if len(words) >= fewest]
 
 
 def frequent_words(vectors: WordVectors, count: int) -> list[str]:
-    """Return frequent words, without the most frequent ones, which occur beside any others."""
+    """Return frequent words, except the most frequent, which occur next to any other word."""
     first = min(50, len(vectors) // 4)
     return list(vectors.words[first : first + count])
 
 
 def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
-    """Draw a map of words: groups of words, or frequent words, and the user's words."""
+    """Draw a map of words: groups of words or frequent words, and the user's words."""
     groups = {name: words for name, row in MAP.items() for words in known(vectors, [row], 1)}
     if sum(map(len, groups.values())) < FEWEST:
         groups = {"frequent words": frequent_words(vectors, 60)}
@@ -153,7 +153,7 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
 
 
 def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVectors, min_count: int = 1) -> list[str]:
-    """Return the words of both texts. Raises UserError for too few, which a lower ``min_count`` may remedy."""
+    """Return the words that two corpora share. Raises UserError for too few, and may suggest a lower ``min_count``."""
     common = [word for word in first.words if word in second.ids]
     if len(common) < COMPARED + 2:
         raise UserError(
@@ -164,7 +164,7 @@ def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVecto
 
 
 def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
-    """Show how the neighbours of words differ between two texts, among the words of both."""
+    """Show how the neighbors of shared words differ between two corpora."""
     common = common_words(first, second)
     one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}

@@ -1,6 +1,6 @@
 """Train a small BERT to fill in masked words, then to classify questions and statements.
 
-On Tiny Shakespeare that takes about three minutes on two cores.
+On Tiny Shakespeare, this takes about three minutes on two cores.
 
 tinyformer train bert                          # Tiny Shakespeare
 tinyformer train bert --data my.txt            # your own text: runs/fill_mask-my
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = "runs/fill_mask"
 MADE_BY = Maker.of_kind(MASKED_MODEL)
-# A model of a laptop's size. BERT's own norms and positions need far more text: here they would guess words by their frequency
-# for a long time. With rotary positions the model soon learns which words are neighbours.
+# A laptop-sized model. BERT's standard norms and positions need far more text: here, the model would long guess words by
+# frequency. With rotary positions, it soon learns which words are neighbors.
 MODEL = {
     "num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "norm_first": True,
     "positions": "rotary", "query_key_norm": True,
@@ -61,7 +61,7 @@ TRAINING = {
     "steps": 2500, "batch_size": 32, "optimizer": "muon", "learning_rate": 3e-3, "schedule": "linear",
     "min_learning_rate": 0.0, "weight_decay": 0.01, "beta2": 0.95,
 }  # fmt: skip
-# What to fill in after training on one of the usual texts.
+# Sentences to fill in after training on a standard corpus.
 SENTENCES = {
     "Tiny Shakespeare": (
         "To be or [MASK] to be", "My [MASK], I will obey the king.", "Where is thy [MASK]?", "I pray [MASK], sir, speak.",
@@ -72,14 +72,14 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """The tokens of the text, their masking, and the classifiers."""
+    """Settings of the tokenizer, the masking and the classifiers."""
 
     wordpieces: int = setting(1000, "size of the WordPiece vocabulary")
     window: int = setting(64, "context length, in tokens")
     masked: float = setting(0.3, "fraction of tokens to mask")
     marks: str = setting(
         "",
-        "two punctuation marks to classify sentences by (default: ? and ., or the two likeliest)",
+        "two punctuation marks to classify sentences by (default: ? and ., or the two most likely)",
         changeable=True,
         unless={"classify_steps": [0]},
     )
@@ -99,7 +99,7 @@ class TextConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """A model that learns to fill in masks, with its data. ``sentences`` are examples to fill in."""
+    """A masked language model in training, with its data. ``sentences`` are examples to fill in."""
 
     trainer: Trainer
     model: BertForMaskedLM
@@ -111,7 +111,7 @@ class Pretraining:
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
-    """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
+    """Read the corpus and create a tokenizer and model. A resumed run already has both."""
     kinds = {"model": BertConfig, "training": TrainingConfig, "text": TextConfig}
     setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     text_config = setup.settings(TextConfig)
@@ -151,7 +151,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Learn to fill in masked tokens, then to classify sentences."""
+    """Train a masked language model, then classifiers."""
     with RunFolder(arguments.out).held() as folder:
         pretraining = prepare(folder, arguments)
         trainer, tokenizer = pretraining.trainer, pretraining.tokenizer
@@ -178,15 +178,15 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def filled(model: BertForMaskedLM, tokenizer: FillingTokenizer, sentence: str, best: int = 5) -> str:
-    """Return a sentence, and for each of its masks a line with the likeliest tokens and their probabilities."""
+    """Return a sentence, and for each mask a line with the most likely tokens and their probabilities."""
     candidates = fill_masks(model, tokenizer, sentence, best)
-    # RoBERTa's words have the space before them.
+    # RoBERTa's words include the space before them.
     lines = [", ".join(f"{token.strip() or repr(token)} {100 * p:.1f} %" for token, p in tokens) for tokens in candidates]
     return "\n    ".join([sentence, *lines])
 
 
 def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
-    """Load a pretrained model of BERT's family and its tokenizer."""
+    """Load a pretrained masked language model and its tokenizer."""
     folder = find_folder(path_or_name)
     model = from_pretrained(folder)
     if not isinstance(model, BertForMaskedLM):
@@ -195,13 +195,13 @@ def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
 
 
 def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
-    """Load the best model of a run and its tokenizer."""
+    """Load a run's best model and its tokenizer."""
     opened = KINDS[MASKED_MODEL].load(folder, folder.best)
     return opened.model, with_wordpieces(opened.tokenizer, folder.tokenizer)
 
 
 def fill(arguments: argparse.Namespace) -> None:
-    """Fill in sentences from the command line, a pipe, or the keyboard."""
+    """Fill in masks in sentences from the command line, a pipe or the keyboard."""
     tokenizer: FillingTokenizer
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
 
@@ -223,8 +223,8 @@ def fill(arguments: argparse.Namespace) -> None:
 
 
 def classify(pretraining: Pretraining) -> str | None:
-    """Learn which of two marks ended a sentence: once from scratch, once from the pretrained weights. Return what stopped it,
-    or None."""
+    """Train two classifiers of sentence-final marks: one from scratch, one from the pretrained weights. Return what stopped
+    training, or None."""
     config, tokenizer, text_config = pretraining.trainer.config, pretraining.tokenizer, pretraining.text_config
     special, text = tokenizer.special, pretraining.text
     marks = text_config.marks or likely_marks(text)
@@ -264,7 +264,7 @@ def classify(pretraining: Pretraining) -> str | None:
 def train_classifier(
     model: BertForClassification, batches: LabelledBatches, pretraining: Trainer, name: str, text_config: TextConfig
 ) -> str | None:
-    """Train a classifier in a folder of its own, and load its best weights. Return what stopped it, or None."""
+    """Train a classifier in a separate folder and load its best weights. Return what stopped training, or None."""
     steps, rate = text_config.classify_steps, text_config.classify_learning_rate
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
     changed: dict[str, Any] = {"steps": steps, "learning_rate": rate, "warmup": warmup, "eval_every": every}
@@ -281,7 +281,7 @@ def train_classifier(
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line, of ``train`` or ``fill``."""
+    """Parse the command line of ``train`` or ``fill``."""
     commands = Commands("tinyformer", "Train a small BERT, and fill in masked words with it.", DEFAULT_OUT, MASKED_MODEL)
     defaults = as_flags({**MODEL, **TRAINING})
     about = f"Train a small BERT on a text. Defaults that differ from those below: {defaults}."
@@ -289,7 +289,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in masked words with a trained model", description="Fill in masked words.")
-    masked = "texts with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
+    masked = "sentences with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
     filling.add_argument("sentences", help=masked, nargs="*", metavar="SENTENCE")
     add_model_flag(filling)
     filling.has_no_effect("out", lambda arguments: arguments.model, "with --model")

@@ -1,7 +1,7 @@
-"""Chat with a pretrained model, from a folder in Hugging Face's format or a GGUF file.
+"""Chat with a pretrained model from a folder in Hugging Face format or a GGUF file.
 
 tinyformer chat FOLDER
-tinyformer chat smollm2.gguf   # a GGUF file of llama.cpp (tinyformer[gguf])
+tinyformer chat smollm2.gguf   # a llama.cpp GGUF file (tinyformer[gguf])
 echo "What is a tensor?" | tinyformer chat FOLDER
 """
 
@@ -26,8 +26,8 @@ from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.quantizing import DTYPES
 from tinytensor.common.wording import counted
 
-CHOICE = {**USUAL, "seed": 1337}  # where neither a flag nor the model's own settings say it
-QUOTES, MORE = '"""', "... "  # around a message of several lines, and the prompt before each further one
+CHOICE = {**USUAL, "seed": 1337}  # used where neither a flag nor the model sets a value
+QUOTES, MORE = '"""', "... "  # around a multi-line message, and the prompt before each later line
 EXAMPLE = '{"enable_thinking": false}'
 HELP = """/reset          start a new conversation
 /system TEXT    set the system prompt (empty: restore the template's default)
@@ -38,8 +38,8 @@ Type a message; the answer streams in. Ctrl-C stops it."""
 
 
 def talk(arguments: argparse.Namespace) -> None:
-    """Answer each message that is typed or comes from a pipe."""
-    settings_from(Sampling, vars(arguments))  # refuses wrong settings before a model is loaded
+    """Answer each typed or piped message."""
+    settings_from(Sampling, vars(arguments))  # rejects invalid settings before loading a model
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
         raise SettingError(f"max_tokens must be at least 1, got {arguments.max_tokens}")
     settings = {"max_tokens": arguments.max_tokens, "system": arguments.system, **arguments.chat_template_kwargs}
@@ -69,8 +69,8 @@ def talk(arguments: argparse.Namespace) -> None:
 
 
 def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
-    """Yield each message that ``read`` returns after a prompt, and whether it is a command. A message between quotes can have
-    several lines; the end of the input ends it, too."""
+    """Yield each message from ``read``, called with a prompt, and whether it is a command. A message in quotes may span lines.
+    The end of input also ends it."""
     while (line := read("> ")) is not None:
         text = line.strip()
         if not text.startswith(QUOTES):
@@ -89,8 +89,8 @@ def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
 
 
 def typed(prompt: str) -> str | None:
-    """Return a line that is typed after a prompt, or None at the end."""
-    with suppress(ImportError):  # Windows has none
+    """Read a typed line after a prompt. Return None at the end of input."""
+    with suppress(ImportError):  # missing on Windows
         import readline  # noqa: F401 (input() edits lines with it)
     while True:
         try:
@@ -107,13 +107,13 @@ def typed(prompt: str) -> str | None:
 
 
 def piped(prompt: str) -> str | None:
-    """Return a line of a pipe or file, or None at the end."""
+    """Read a line from a pipe or file. Return None at the end of input."""
     line = text_of_input(sys.stdin.readline)
-    return line.removeprefix("\ufeff").removesuffix("\n") if line else None  # Windows marks the beginning of a text so
+    return line.removeprefix("\ufeff").removesuffix("\n") if line else None  # Windows starts text with this mark
 
 
 def obey(chat: Chat, line: str) -> bool:
-    """Obey a line that begins with /, and return whether it ends the conversation. Raises UserError for an unknown command."""
+    """Run a command (a line that starts with /). Return True if it ends the chat. Raises UserError for an unknown command."""
     name, _, text = line.partition(" ")
     if name == "/system":
         chat.system = text.strip() or None
@@ -130,8 +130,7 @@ def obey(chat: Chat, line: str) -> bool:
 
 
 def answer(chat: Chat, line: str, is_typed: bool) -> None:
-    """Print the model's answer while it comes. Ctrl-C stops it after the next token, and ends the program if the messages are
-    piped."""
+    """Stream the model's answer. Ctrl-C stops it after the next token. If messages are piped, Ctrl-C ends the program."""
     stopped: list[str] = []
     with stop_on_signals(stopped.append):
         pieces = chat.say(line)
@@ -153,12 +152,12 @@ def answer(chat: Chat, line: str, is_typed: bool) -> None:
 
 
 def tell(message: str) -> None:
-    """Print a notice on standard error."""
+    """Print a notice to standard error."""
     print_line(f"({message})", sys.stderr)
 
 
 def values_in(text: str) -> dict[str, Any]:
-    """The ``type`` of the flag for template variables: a JSON object without the names that the chat itself passes."""
+    """Parse the template-variables flag: a JSON object without names that the chat passes itself."""
     try:
         values = parse_json(text)
     except ValueError as error:
@@ -172,7 +171,7 @@ def values_in(text: str) -> dict[str, Any]:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     description = "Chat with a pretrained model. Type /help for commands."
     parser = Parser(prog="tinyformer chat", description=description)
     text = "a folder in Hugging Face's format, a GGUF file, or a name on the Hugging Face hub"

@@ -1,4 +1,4 @@
-"""Command lines of training scripts: settings as flags, the flags of a run, and commands such as ``train`` and ``sample``."""
+"""Command lines of training scripts: settings as flags, run flags, and commands such as ``train`` and ``sample``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tinyformer.common.settings import as_flag, new_value, old_names, settings_f
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, except for switches, which are off, and empty lists. Never breaks a line inside a flag."""
+    """Help formatter that shows defaults, except for switches and empty lists. Never breaks a line inside a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, [], {}) or action.nargs == 0 else super()._get_help_string(action)
@@ -34,9 +34,9 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2).
+    """An ArgumentParser whose --help shows all defaults, and whose errors are one line (status 2).
 
-    ``choice`` is the flag that decided which other flags exist, such as --architecture lstm. Errors name it before --help.
+    ``choice`` is the flag that determines which other flags exist, such as --architecture lstm. Errors put it before --help.
     """
 
     def __init__(self, choice: str = "", **options: Any):
@@ -45,8 +45,8 @@ class Parser(argparse.ArgumentParser):
         self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
 
     def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
-        """Refuse flags, by their names in Python, if ``when(arguments)`` is true. The message says ``where`` they have no
-        effect, as in "with --model". For settings of a dataclass, see ``setting``."""
+        """Reject flags, given by their Python names, if ``when(arguments)`` is true. The message says ``where`` they have no
+        effect, such as "with --model". For dataclass settings, see ``setting``."""
         self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
 
     def _check_effects(self, arguments: argparse.Namespace) -> None:
@@ -58,26 +58,26 @@ class Parser(argparse.ArgumentParser):
                         self.error(f"{[*flags, as_flag(name)][0]} has no effect {where}: leave it out")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the names of the command's flags."""
+        """Parse as argparse does. If ``arguments.run`` is set, ``arguments.flags`` holds the names of the command's flags."""
         if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
             import argcomplete
 
-            argcomplete.autocomplete(self)  # answers the shell, and ends the process
+            argcomplete.autocomplete(self)  # answers the shell and exits
         self._words = list(sys.argv[1:] if args is None else args)
         arguments, unknown = super().parse_known_args(args, namespace)
-        if "run" in arguments and "flags" not in arguments:  # a command's parser has set them
+        if "run" in arguments and "flags" not in arguments:  # already set by a command's parser
             arguments.flags = [action.dest for action in self._actions if action.option_strings]
         if not unknown:
             self._check_effects(arguments)
         return arguments, unknown
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but ``refuse`` unknown words."""
+        """Parse as argparse does, but ``refuse`` unknown arguments."""
         arguments, unknown = self.parse_known_args(args, namespace)
         return self.refuse(unknown) if unknown else arguments
 
     def refuse(self, words: Sequence[str]) -> Any:
-        """End with an error for unknown words, which suggests the flag that may be meant."""
+        """Exit with an error for unknown arguments that suggests a similar flag."""
         word = next((word for word in words if word.startswith("-")), "").partition("=")[0]
         name, known = (
             word.lstrip("-").replace("_", "-"),
@@ -98,16 +98,16 @@ class Parser(argparse.ArgumentParser):
         if match := re.fullmatch(r"argument (\S+): expected one argument", message):
             flag = next((word for word in self._words if word in match[1].split("/")), None)
             value = self._words[self._words.index(flag) + 1 :][:1] if flag else []
-            if value and value[0] not in self._option_string_actions:  # and not forgotten
+            if value and value[0] not in self._option_string_actions:  # and not missing
                 message += f": write {flag}={shlex.quote(value[0])}, as it begins with -"
         self.exit(2, f"error: {escaped(message)} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
 
 
 def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:
-    """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
+    """Add a flag to the parser for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
 
-    ``title`` stands above these flags in --help. The parsed arguments hold only the flags on the command line;
-    ``settings_from`` makes a dataclass of them. ``defaults``: the script's own defaults, for --help.
+    ``title`` is the heading of these flags in --help. The parsed arguments contain only flags on the command line.
+    ``settings_from`` turns them into a dataclass. ``defaults`` are the script's defaults, shown in --help.
     """
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(kind):
@@ -125,17 +125,17 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defa
 
 
 def _reader(name: str, type_of: type) -> Callable[[str], Any]:
-    """Return the function that turns a flag's text into the setting's value."""
+    """Return a function that converts a flag's text to the setting's value."""
 
     def read(text: str) -> Any:
         return new_value(name, type_of(text))
 
-    read.__name__ = type_of.__name__  # argparse names it in its messages
+    read.__name__ = type_of.__name__  # used in argparse messages
     return read
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Return settings as flags: --d-model 64 --norm-first.
+    """Format settings as flags: --d-model 64 --norm-first.
 
     >>> from tinyformer import as_flags
     >>> as_flags({"d_model": 64, "norm_first": True})
@@ -154,12 +154,12 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
-    """Return a setting that decides which other flags exist, and so is read from the ``words`` before all others.
+    """Return a setting that determines which other flags exist, by reading it from ``words`` before all others.
 
-    It comes from its flag, else from the config.json of the run that the words resume (the setting ``name`` of the ``part``,
-    a dataclass ``kind``), else it is the default. ``out`` is the default folder of a run.
+    Its value comes from its flag, else from the config.json of the run that the words resume (setting ``name`` of the section
+    ``part``, a dataclass ``kind``), else from the default. ``out`` is the default run folder.
     """
-    from tinyformer.training.run_folder import RunFolder  # here, as parsing a command line must not load tinytensor
+    from tinyformer.training.run_folder import RunFolder  # parsing a command line must not load tinytensor
 
     parser = Parser(add_help=False)
     add_run_flags(parser, out)
@@ -169,44 +169,43 @@ def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: st
     choice = vars(arguments)[name]
     folder = RunFolder(_run_of(arguments, out))
     if choice is None and arguments.resume and folder.settings.exists():
-        with suppress(UserError):  # reported when all of the run's settings are read
+        with suppress(UserError):  # reported when all settings of the run are read
             return str(getattr(folder.read_part(part, kind), name))
     return str(getattr(settings_from(kind, {} if choice is None else {name: choice}), name))
 
 
 def some_path(text: str) -> str:
-    """The ``type`` of a flag for a path. Refuses an empty path, which comes from an unset shell variable."""
+    """Parse a path. Rejects an empty path, the result of an unset shell variable."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the path is empty")
     return text
 
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --code, for runs of the user's own model classes. ``run_command`` runs the file."""
+    """Add --code to the parser, for runs with the user's model classes. ``run_command`` runs the file."""
     parser.add_argument("--code", help="Python file that defines your model class", type=some_path, metavar="FILE.py")
 
 
 def run_code(path: str) -> None:
-    """Run a file that defines model classes, so that their runs can be opened. Raises UserError if the file fails."""
-    from tinyformer.common.files import read_file  # here, as parsing a command line must not load tinytensor
+    """Run a file that defines model classes, so that their runs can be loaded. Raises UserError if the file fails."""
+    from tinyformer.common.files import read_file  # parsing a command line must not load tinytensor
 
     module = sys.modules[path] = ModuleType(path)
     try:
         exec(compile(read_file(Path(path), None), path, "exec"), vars(module))
-    except Exception as error:  # the user's own code may raise any
+    except Exception as error:  # the user's code may raise any exception
         raise UserError(f"--code {path}: {type(error).__name__}: {error}") from error
 
 
 def some_text(text: str) -> str:
-    """The ``type`` of a flag for a name. Refuses an empty name."""
+    """Parse a name. Rejects an empty name."""
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
 
 
 def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
-    """Give the parser --data, for a text, and --field, for a part of its records. ``group``: mutually exclusive flags that
-    --data joins."""
+    """Add --data (a corpus) and --field (one field of its records) to the parser. ``group`` holds flags that exclude --data."""
     text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
     (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
     text = "use only this key or column (name or number) of .jsonl, .json, .csv or .tsv data"
@@ -214,13 +213,13 @@ def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExcl
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --model, for a pretrained model instead of a run's."""
+    """Add --model to the parser, to use a pretrained model instead of a run."""
     text = "pretrained model to use instead: a folder or a name on the Hugging Face hub"
     parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
 
 
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
-    """Give the parser a flag for each path of ``PairFiles``."""
+    """Add a flag to the parser for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
     text = "sentence, tab, translation on each line; or .jsonl, .json, .csv (or .gz)"
     files.add_argument("--data", help=text, type=some_path, metavar="FILE")
@@ -232,7 +231,7 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
-    """Give the parser --out; --resume, --resume-changed and --overwrite for an existing run; and --tensorboard.
+    """Add --out, --resume, --resume-changed, --overwrite and --tensorboard to the parser.
 
     ``default`` describes the default folder in --help. ``arguments.resume`` is False, True, or "changed".
     """
@@ -256,15 +255,15 @@ def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
 def add_run_settings(
     parser: argparse.ArgumentParser, out: str, defaults: Mapping[str, Mapping[str, Any]] | None = None, **kinds: type
 ) -> None:
-    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags.
-    ``defaults`` maps these titles to the script's own defaults."""
+    """Call ``add_run_flags``, then ``add_settings`` for each dataclass, with its keyword as the title. ``defaults`` maps titles
+    to the script's defaults."""
     add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
     for title, kind in kinds.items():
         add_settings(parser, kind, title, **(defaults or {}).get(title, {}))
 
 
 def folder_for(out: str, data: str | None) -> str:
-    """Return the default folder of a run: ``out``, followed by the name of the user's data if there is any."""
+    """Return the default run folder: ``out``, followed by the name of the user's data, if any."""
     if data is None:
         return out
     name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
@@ -273,7 +272,7 @@ def folder_for(out: str, data: str | None) -> str:
 
 
 def _run_of(arguments: argparse.Namespace, out: str) -> str:
-    """Return the folder that --out names, or the default for the data."""
+    """Return the folder in --out, or the default for the data."""
     data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
     return arguments.out or folder_for(out, data)
 
@@ -282,10 +281,10 @@ def _run_of(arguments: argparse.Namespace, out: str) -> str:
 
 
 class Commands:
-    """The command line of a script that trains a model and then uses it.
+    """The command line of a script that trains a model and uses it.
 
-    Its first command is ``train``, which also runs if the words name no command. ``out`` is the default folder of a run.
-    ``kind`` is the kind of the script's runs, as in ``Maker``: runs of other kinds are refused. Without it, none are.
+    The first command is ``train``, which is also the default. ``out`` is the default run folder. If ``kind`` is set (see
+    ``Maker``), runs of other types are rejected.
 
     ::
 
@@ -307,19 +306,19 @@ class Commands:
     def add(
         self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "", shown: str = ""
     ) -> Parser:
-        """Add a command named after the function ``run`` (in --help: ``shown``), and return its parser. ``choice`` is that of
-        ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
+        """Add a command named after the function ``run`` (in --help: ``shown``). Return its parser. For ``choice``, see
+        ``Parser``. ``help`` describes the command, such as "generate text"."""
         prog = f"{self._parser.prog} {shown or run.__name__}"
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice, prog=prog)
         command.set_defaults(run=run)
         first = next(iter(self._commands.choices.values()))
-        if command is not first:  # the script's --help is the first command's, and names the others
+        if command is not first:  # the script's --help is the first command's and lists the others
             first.epilog = f"{first.epilog or ''} To {help}, see `{command.prog} --help`.".lstrip()
         return command
 
     def add_use(self, use: Callable[[argparse.Namespace], None], help: str, description: str, run: bool = False) -> Parser:
-        """Add a command that uses a trained model, with the flag --out. With ``run``, the folder may also come first, as in
-        ``sample runs/char_gpt``."""
+        """Add a command that uses a trained model, with the flag --out. If ``run`` is True, the folder may also be the first
+        argument, as in ``sample runs/char_gpt``."""
         command = self.add(use, help, description)
         command.set_defaults(uses_run=True)
         where = f"run folder (default: {'newest in runs' if self._kind else self.out})"
@@ -331,8 +330,8 @@ class Commands:
         return command
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments; ``arguments.run(arguments)`` runs the command. Without --out, ``folder_for`` names the folder
-        after the data, and a command that uses a run takes the newest of its kind."""
+        """Parse the arguments. Run the command with ``arguments.run(arguments)``. Without --out, ``folder_for`` names the
+        folder after the data, and commands that use a run take the newest of its type."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         uses_run = self._kind and getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         arguments.out = getattr(arguments, "run_folder", None) or arguments.out
@@ -349,27 +348,27 @@ class Commands:
 
 
 def parse_command(parser: argparse.ArgumentParser, commands: Mapping[str, Parser], words: Sequence[str]) -> argparse.Namespace:
-    """Parse words that begin with one of the parser's ``commands``, or are for ``train``."""
+    """Parse words that start with one of the parser's ``commands``, or else belong to ``train``."""
     words = words if words and words[0] in commands else ["train", *words]
     arguments, unknown = parser.parse_known_args(words)
-    if unknown:  # the command's own --help shows the flags that there are
+    if unknown:  # the command's --help lists the available flags
         commands[words[0]].refuse(unknown)
     return arguments
 
 
 def next_command(out: str, default: str, *words: str) -> str:
-    """Return a command of this script for the run in ``out``, to paste into a shell. It leaves out the ``default`` folder."""
+    """Return a command of this script for the run in ``out``, to paste into a shell. Omits the ``default`` folder."""
     return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
 
 
 def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[str] | None = None) -> None:
-    """Run the command that the script was called with, with errors as in ``plain_errors`` and flags instead of the names of
-    settings. ``words``: the command line, by default all arguments of the script.
+    """Run the script's command. Errors are printed as in ``plain_errors``, with flags instead of setting names. ``words`` is
+    the command line (default: the script's arguments).
 
-    Under mpiexec rank 0 runs the command, and the other ranks share its training.
+    Under mpiexec, rank 0 runs the command, and all ranks share the training.
     """
 
-    from tinytensor import distributed  # here, as parsing a command line must not load tinytensor
+    from tinytensor import distributed  # parsing a command line must not load tinytensor
 
     def main() -> None:
         arguments = None
@@ -378,7 +377,7 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[st
             if code := getattr(arguments, "code", None):
                 run_code(code)
             arguments.run(arguments)
-        except SettingError as error:  # while flags are parsed, every setting is a flag
+        except SettingError as error:  # while parsing flags, every setting is a flag
             flags = {name: as_flag(name) for name in error.names if arguments is None or name in arguments.flags}
             raise error.renamed(flags) from None
 

@@ -23,7 +23,7 @@ DEFAULT_OUT = "runs/translate_comparison"
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = Parser(
         prog="tinyformer compare",
         description="Compare finished runs with the same held-out sentences: BLEU and chrF (for dates: exact matches) by "
@@ -31,13 +31,13 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("folders", help="run folders, two or more", type=some_path, nargs="+", metavar="RUN")
     parser.add_argument("--sentence", help="sentence to align (default: a held-out one of median length)", metavar="TEXT")
-    parser.add_argument("--out", help="folder for the pictures", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
+    parser.add_argument("--out", help="folder for the plots", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     parser.set_defaults(run=compare)
     return parser.parse_args(words)
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Compare finished runs by their translations of the same held-out sentences, and by their attention."""
+    """Compare finished runs by their translations of the same held-out sentences and by their attention."""
     folders = comparison.names_of_runs([RunFolder(path) for path in arguments.folders])
     translated = {name: comparison.read_translations(folder.sample) for name, folder in folders.items()}
     comparison.check_same_sentences(translated)
@@ -45,7 +45,7 @@ def compare(arguments: argparse.Namespace) -> None:
     sentence = comparison.middle_sentence(first) if arguments.sentence is None else arguments.sentence
     attended = comparison.attended_by(folders, sentence)
 
-    are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # and so in all runs
+    are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # the same in all runs
     tables: list[ScoreTable] = []
     try:
         measures, settings = comparison.measures_of(translated, are_languages)
@@ -64,7 +64,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def draw_comparison(tables: Sequence[ScoreTable], attended: Mapping[str, Attended], out: Path) -> None:
-    """Draw the scores of the first measure by length, and the alignments of networks with attention. Print what was drawn."""
+    """Plot scores by length (first metric) and alignments of networks with attention. Print the paths."""
     aligned = {name: seen for name, seen in attended.items() if seen.alignments()}
     without = ", ".join(name for name in attended if name not in aligned)
     note = f"Without attention: {without}." if without else ""

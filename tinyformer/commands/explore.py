@@ -26,19 +26,19 @@ from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.training.opening import KINDS, names_of_kinds
 
-PORT = 8642  # if it is free: a fixed address lets the page save its texts
+PORT = 8642  # if it is free; a fixed address lets the page save its texts
 LONGEST_START = 60.0  # seconds in which a browser may open the page
-SLOW_START = 15.0  # seconds after which the user is told how to open it
+SLOW_START = 15.0  # seconds before the user is told how to open it
 NOT_OPENED = "No browser has opened the page yet. If yours cannot read the file that leads there, open the address above."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Open the explorer</a></p></html>\n'
 )
-IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # browsers that webbrowser starts without a screen
+IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # text browsers that webbrowser may start
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = Parser(
         prog="tinyformer explore",
         description="Open a page in the browser that shows how a model writes, what its attention looks at, what each of its "
@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("folders", help="folders of runs or pretrained models", type=some_path, metavar="FOLDER", nargs="*")
     add_code_flag(parser)
     parser.add_argument("--no-browser", help="print the address without opening it", action="store_true")
-    parser.add_argument("--port", help=f"the port; 0: any free one. Without this, {PORT} if it is free", type=int)
+    parser.add_argument("--port", help=f"port; 0: any free port (default: {PORT} if it is free)", type=int)
     parser.add_argument(
         "--host",
         help="address to listen on; any other makes the page reachable from other computers",
@@ -77,7 +77,7 @@ def serve(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port must be from 0 to 65535, got {arguments.port}")
     subjects = Subjects(arguments.folders or [newest()])
     first = subjects.names[0]
-    subjects.get(first)  # reports now what cannot be read
+    subjects.get(first)  # reports unreadable files immediately
     server = _server(subjects, arguments.host, arguments.port)
     if not server.ip.is_loopback:
         print(
@@ -88,13 +88,13 @@ def serve(arguments: argparse.Namespace) -> None:
     print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (press Ctrl-C to stop)")
     if server.ip.is_unspecified:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
-    # In a thread: Ctrl-C reaches only the main thread, so it never interrupts accepting a connection.
+    # In a thread: Ctrl-C reaches only the main thread and so never interrupts accepting a connection.
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     redirect = contextlib.nullcontext() if arguments.no_browser else _redirect_to(server.address)
     with server, redirect as file, contextlib.suppress(KeyboardInterrupt):
         serving.start()
         threading.Thread(target=_get_ready, args=(subjects, first), daemon=True).start()
-        if file is not None:  # in a thread, as some browsers return only when they are closed
+        if file is not None:  # in a thread, since some browsers return only when closed
             threading.Thread(target=_open, args=(file.as_uri(),), daemon=True).start()
         started, is_told = time.monotonic(), file is None
         while serving.is_alive():
@@ -108,7 +108,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def _get_ready(subjects: Subjects, model: str) -> None:
-    """Compute what the page opens with while the browser starts: a process's first computation loads compiled kernels."""
+    """Compute the page's initial view while the browser starts. A process's first computation loads compiled kernels."""
     with contextlib.suppress(UserError, OSError, MemoryError), subjects.lock:
         subject, opened = subjects.get(model), opening(subjects, Named(model))
         source = subject.encode(opened["source"], source=True) if opened["source"] else []
@@ -117,15 +117,15 @@ def _get_ready(subjects: Subjects, model: str) -> None:
 
 @contextlib.contextmanager
 def _redirect_to(address: str) -> Iterator[Path | None]:
-    """A context with a file that redirects a browser to the address, or None if it cannot be written.
+    """Context manager that yields a file that redirects a browser to the address, or None if it cannot be written.
 
-    All users of the computer can read command lines, and whoever knows the address may use the page. So the browser gets this
-    file, which only this user can read, instead of the address.
+    All users of the computer can read command lines, and anyone who knows the address can use the page. The browser therefore
+    gets this file, which only the current user can read, instead of the address.
     """
     file = None
     try:
         with contextlib.suppress(OSError):
-            number, name = tempfile.mkstemp(".html", "tinyformer-explore-")  # of mode 600
+            number, name = tempfile.mkstemp(".html", "tinyformer-explore-")  # mode 600
             file = Path(name)
             with open(number, "w", encoding="utf-8") as opened:
                 opened.write(REDIRECT.format(html.escape(address)))
@@ -145,13 +145,13 @@ def _open(address: str) -> None:
 
 
 def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
-    """Return a server on this port, by default on PORT or any free one."""
+    """Return a server on this port (default: PORT or any free port)."""
     if port is None:
         with contextlib.suppress(OSError, UnicodeError):
             return ExplorerServer(subjects, host, PORT)
     try:
         return ExplorerServer(subjects, host, port or 0)
-    except (OSError, UnicodeError) as error:  # UnicodeError for names with an empty or overlong part
+    except (OSError, UnicodeError) as error:  # UnicodeError for names with an empty or overlong component
         said = getattr(error, "strerror", None) or "this is no name of a computer"
         is_taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         raise UserError(f"{host}, port {port or 0}: {said}. Choose another --{'port' if is_taken else 'host'}") from None

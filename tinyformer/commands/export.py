@@ -1,4 +1,4 @@
-"""Export the model of a run to ONNX (``tinyformer export RUN model.onnx``) or to a web page (``--web page.html``)."""
+"""Export a run's model to ONNX (``tinyformer export RUN model.onnx``) or to a web page (``--web page.html``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinytensor.device.disk import atomic_write, write_text
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = Parser(
         prog="tinyformer export",
         description="Write the best model of a run to an ONNX file, and its tokenizer beside it (model.tokenizer.json), and "
@@ -31,7 +31,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--web", help="write a self-contained web page instead (.html)", type=some_path, metavar="FILE")
     parser.add_argument(
         "--no-cache",
-        help="export a GPT without the KV cache: it rereads the text for each token",
+        help="export a GPT without the KV cache (recomputes all tokens each step)",
         action="store_false",
         dest="cache",
     )
@@ -44,7 +44,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Export a run as the command line says, and print how to run the exported model."""
+    """Export a run and print how to run the exported model."""
     if arguments.web is not None:
         return _export_page(arguments)
     path = check_path(arguments.file)

@@ -1,12 +1,12 @@
-"""Generate text with a pretrained GPT-2, Llama, Qwen or Gemma, from a folder in Hugging Face's format or a GGUF file.
+"""Generate text with a pretrained GPT-2, Llama, Qwen or Gemma from a folder in Hugging Face format or a GGUF file.
 
 tinyformer generate FOLDER --prompt "Once upon a time"
-tinyformer generate smollm2.gguf --prompt "Once upon"   # a GGUF file of llama.cpp (tinyformer[gguf])
-tinyformer generate gpt2 --prompt "Once upon a time"   # a name: downloads it once (tinyformer[hub])
+tinyformer generate smollm2.gguf --prompt "Once upon"   # a llama.cpp GGUF file (tinyformer[gguf])
+tinyformer generate gpt2 --prompt "Once upon a time"   # a model name: downloaded once (tinyformer[hub])
 tinyformer generate                                    # trains a small Llama first
 
-Training the small Llama on Tiny Shakespeare takes about a minute on two cores. It is saved in runs/small_llama, in the same
-format, and AutoModelForCausalLM of transformers can load it.
+Training the small Llama on Tiny Shakespeare takes about a minute on two cores. It is saved in Hugging Face format in
+runs/small_llama, for use with AutoModelForCausalLM of transformers.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from tinyformer.training.trainer import Trainer
 from tinytensor.common.wording import a_or_an, counted
 
 SMALL_LLAMA = Path("runs/small_llama")
-PROMPT = "\n"  # for the small Llama, which has no token to begin with
-SEPARATOR = "-" * 15  # between texts
-LENGTH = 200  # tokens, where neither --length nor the model's own settings say it
-CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where neither a flag nor the model's own settings say it
-TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
+PROMPT = "\n"  # for the small Llama, which has no start token
+SEPARATOR = "-" * 15  # between samples
+LENGTH = 200  # tokens, where neither --length nor the model sets it
+CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # used where neither a flag nor the model sets a value
+TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # for the small Llama
 
 
 def write(arguments: argparse.Namespace) -> None:
-    """Continue the prompt, and print the speed."""
-    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses wrong settings before a model is loaded
+    """Continue the prompt and print the speed."""
+    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # rejects invalid settings before loading a model
     check_counts(num_samples=arguments.num_samples, num_beams=arguments.num_beams or 1)
     if arguments.length is not None and arguments.length < 0:
         raise UserError(f"--length must be at least 0, got {arguments.length}")
     prompt = arguments.prompt if arguments.file is None else text_at(arguments.file)
     if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
-        with redirect_stdout(sys.stderr):  # the generated text may go into a file
+        with redirect_stdout(sys.stderr):  # standard output may go to a file
             make_small_llama(SMALL_LLAMA)
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder, dtype=arguments.dtype)
@@ -75,7 +75,7 @@ def write(arguments: argparse.Namespace) -> None:
         ids = [writing.start if writing.start is not None else 0]
     if note := note_on_length(model, len(ids)):
         print_line(f"({note})", sys.stderr)
-    # Some models have more outputs than there are tokens.
+    # Some models have more outputs than tokens.
     forbidden = (*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size))
     penalty = writing.repetition_penalty if arguments.repetition_penalty is None else arguments.repetition_penalty
     writing = replace(writing, forbidden=forbidden, repetition_penalty=penalty)
@@ -89,7 +89,7 @@ def write(arguments: argparse.Namespace) -> None:
     ends = () if arguments.ignore_end else writing.ends
     with renamed_settings(max_tokens="length", beam="num_beams", n_best="num_samples"):
         texts = written(model, ids, length, writing, sampling, ends, beams, arguments.num_samples)
-    if beams == 1:  # a beam search is finished by now
+    if beams == 1:  # beam search has already finished
         compile_first(model, sampling)
     shown = []
     for number, new_ids in enumerate(texts):
@@ -104,8 +104,8 @@ def write(arguments: argparse.Namespace) -> None:
 def written(
     model: GPT, ids: list[int], length: int, writing: Writing, sampling: Sampling, ends: Any, beams: int = 1, count: int = 1
 ) -> Iterable[Iterator[int]]:
-    """Return the ids of ``count`` continuations of a prompt, of at most this length: the best of a beam search, or with one
-    beam samples with consecutive seeds."""
+    """Return the ids of ``count`` continuations of a prompt, up to ``length`` tokens: the best of a beam search or, with one
+    beam, samples with consecutive seeds."""
     rules: Any = {"forbidden": writing.forbidden, "rules": writing.rules(), "force_end": writing.forced_end in ends}
     if beams == 1:
         first = sampling.seed or 0
@@ -119,8 +119,8 @@ def written(
 def show(
     tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: Sequence[int], stops: Sequence[str]
 ) -> tuple[int, int, float]:
-    """Print the text of the ids that continue a prompt while they come, up to an end token or the first of the ``stops``.
-    Returns the number of ids, the number after the first, and the seconds that these took."""
+    """Stream the text of ids that continue a prompt, up to an end token or the first of the ``stops``. Return the number of
+    ids, the number after the first, and the seconds that the latter took."""
     times: list[float] = []
 
     def timed() -> Iterator[int]:
@@ -138,7 +138,7 @@ def show(
 
 
 def make_small_llama(folder: Path) -> None:
-    """Train a small Llama on Tiny Shakespeare, and save it and its tokenizer in Hugging Face's layout."""
+    """Train a small Llama on Tiny Shakespeare. Save it and its tokenizer in Hugging Face format."""
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
     tt.seed(TRAINING.seed)
@@ -158,7 +158,7 @@ def make_small_llama(folder: Path) -> None:
             stop_script(str(trainer.stopped_by), "Stopped before its end: the next call begins again.")
         load_weights(model, run.best)
     save_pretrained_tokenizer(tokenizer, folder)
-    save_pretrained(model, folder)  # config.json comes last: where it is, everything is
+    save_pretrained(model, folder)  # config.json is written last: if it exists, the folder is complete
     print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
 
 
@@ -166,7 +166,7 @@ def make_small_llama(folder: Path) -> None:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     described = "Generate text with a pretrained model in Hugging Face's format or in a GGUF file."
     parser = Parser(prog="tinyformer generate", description=described)
     parser.add_argument(
@@ -177,13 +177,13 @@ def parse(words: list[str]) -> argparse.Namespace:
         default=argparse.SUPPRESS,
         metavar="FOLDER_OR_NAME",
     )
-    parser.add_argument("--model", help=argparse.SUPPRESS, type=some_path)  # its place where others have that flag
+    parser.add_argument("--model", help=argparse.SUPPRESS, type=some_path)  # the usual place of this flag in other commands
     parser.add_argument("--revision", help="branch, tag or commit on the hub", metavar="TEXT")
     of_weights = "dtype of the weights: fewer bits generate faster (default: as stored)"
     parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="prompt; may contain special tokens", metavar="TEXT")
-    prompt.add_argument("-f", "--file", help="file with the prompt; - reads standard input", metavar="FILE", type=some_path)
+    prompt.add_argument("-f", "--file", help="file with the prompt (- for standard input)", metavar="FILE", type=some_path)
     said = f"number of tokens to generate (default: the model's setting, else {LENGTH})"
     parser.add_argument("--length", help=said, type=int, metavar="INT")
     parser.add_argument("--ignore-end", help="do not stop at end-of-text tokens", action="store_true")

@@ -1,16 +1,16 @@
 """Train a GPT or a recurrent network on a text, by characters or byte pairs, and sample from it.
 
-On Tiny Shakespeare that takes a little over a minute on two cores.
+On Tiny Shakespeare, this takes a little over a minute on two cores.
 
 tinyformer train gpt                              # train on Tiny Shakespeare
-tinyformer train gpt --data my.txt                # train on your own text: runs/char_gpt-my
+tinyformer train gpt --data my.txt                # train on your text: runs/char_gpt-my
 tinyformer train gpt --recipe nanogpt --out runs/nanogpt   # with nanoGPT's settings for a CPU
 tinyformer train gpt --resume                     # resume after an interruption
-tinyformer train gpt --architecture lstm --out runs/char_lstm   # as large as --recipe nanogpt; or gru, or rnn
-tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # continue pre-training, as from GPT-2
+tinyformer train gpt --architecture lstm --out runs/char_lstm   # or gru, rnn; same size as --recipe nanogpt
+tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # continue pre-training, for example from GPT-2
 tinyformer train gpt --init-from FOLDER --lora-rank 8    # fine-tune with LoRA
 tinyformer sample --prompt "ROMEO:"               # generate text
-tinyformer save FOLDER                            # for Hugging Face's transformers, and for tinyformer generate
+tinyformer save FOLDER                            # for Hugging Face transformers and tinyformer generate
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
-SAMPLE = 200  # tokens of --tensorboard's samples
+SAMPLE = 200  # tokens per sample of --tensorboard
 MADE_BY = Maker.of_kind(LANGUAGE_MODEL)
-# The settings of a GPT with new weights that differ from the dataclasses' defaults, which are nanoGPT's for a CPU. The modern
-# ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU; Muon trains its blocks at a rate that
-# falls to 0.
+# Settings of a new GPT that differ from the dataclass defaults (nanoGPT's for a CPU). The modern recipe is a small Qwen3:
+# rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains its blocks at a rate that falls to 0.
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "modern": {
         "model": {
@@ -75,7 +74,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """The tokens of the text, and the network that predicts them. Raises SettingError for a value that is not allowed."""
+    """Settings of the tokenizer and the network. Raises SettingError for an invalid value."""
 
     architecture: str = setting("gpt", "gpt, lstm, gru or rnn")
     recipe: str = setting("", "default settings of a GPT: modern, or nanogpt (nanoGPT's for a CPU) (default: modern)")
@@ -99,7 +98,7 @@ class TextConfig:
             raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """Return the recipe's defaults of the settings, by part."""
+        """Return the recipe's default settings by section."""
         is_new_gpt = self.architecture == "gpt" and not self.init_from
         return RECIPES[self.recipe or "modern" if is_new_gpt else "nanogpt"]
 
@@ -112,7 +111,7 @@ class TextConfig:
 
 
 def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
-    """Load the pretrained model with which training begins, with an adapter merged into it, and its tokenizer."""
+    """Load the pretrained model to start from, with any adapter merged, and its tokenizer."""
     folder = find_folder(init_from)
     model = load_differentiable(folder)
     if not isinstance(model, GPT):
@@ -124,8 +123,8 @@ def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
 
 
 def lora_settings(setup: RunSetup, chosen: TextConfig, arguments: argparse.Namespace) -> LoraConfig:
-    """Return the settings of the LoRA adapter. Raises SettingError for a rank without a pretrained model, or with one that is
-    itself an adapter."""
+    """Return the LoRA adapter settings. Raises SettingError for a rank without a pretrained model, or if the pretrained model
+    is an adapter."""
     rank = getattr(arguments, "lora_rank", 0)
     if rank and not chosen.init_from:
         raise SettingError(
@@ -152,7 +151,7 @@ def type_name(model: GPT | RecurrentLM) -> str:
 def prepare(
     folder: RunFolder, arguments: argparse.Namespace
 ) -> tuple[Trainer, GPT | RecurrentLM, TextBatches | ConversationBatches, Tokenizer]:
-    """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
+    """Read the data and create a tokenizer and model. A resumed run already has both."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
     make, config_class = ARCHITECTURES[chosen.architecture]
     kinds = {"model": config_class, "training": TrainingConfig, "text": TextConfig, "lora": LoraConfig}
@@ -215,7 +214,7 @@ def prepare(
 def sampled(
     model: GPT | RecurrentLM, tokenizer: Tokenizer, batches: TextBatches | ConversationBatches, length: int, sampling: Sampling
 ) -> Iterator[int]:
-    """Return what the model writes without a prompt, or if it learns conversations, its answer to the last one."""
+    """Generate text without a prompt or, if the model learns conversations, an answer to the last one."""
     if isinstance(batches, ConversationBatches):
         prompt, answer = batches.opening()
         ends = set(tokenizer.special.values()).intersection(answer)
@@ -224,7 +223,7 @@ def sampled(
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train or resume a run, and end with a sample."""
+    """Train or resume a run, then print a sample."""
     with RunFolder(arguments.out).held() as folder:
         trainer, model, batches, tokenizer = prepare(folder, arguments)
         train_to_end(trainer, MADE_BY.train_command(folder.path))
@@ -250,7 +249,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def sample(arguments: argparse.Namespace) -> None:
-    """Write with a trained model."""
+    """Generate text with a trained model."""
     sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
     check_effects(sampling, vars(arguments))
     model, tokenizer = trained(arguments)
@@ -265,7 +264,7 @@ def sample(arguments: argparse.Namespace) -> None:
 
 
 def save(arguments: argparse.Namespace) -> None:
-    """Save a trained model and its tokenizer in Hugging Face's layout."""
+    """Save a trained model and its tokenizer in Hugging Face format."""
     if arguments.adapter:
         save_additions(arguments)
         return
@@ -282,15 +281,15 @@ def save(arguments: argparse.Namespace) -> None:
 
 
 def new_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder to write to. Raises UserError if it is not empty."""
+    """Return the output folder. Raises UserError if it is not empty."""
     folder = Path(arguments.folder)
-    if folder.is_dir() and any(folder.iterdir()):  # it may hold a run or a pretrained model
+    if folder.is_dir() and any(folder.iterdir()):  # may contain a run or a pretrained model
         raise UserError(f"{folder} is not empty: name a new folder")
     return folder
 
 
 def save_additions(arguments: argparse.Namespace) -> None:
-    """Save a run's LoRA adapter in PEFT's format."""
+    """Save a run's LoRA adapter in PEFT format."""
     run = RunFolder(arguments.out)
     if not run.adds_to_another():
         raise UserError(f"{run.path} has no adapter, as it trained all weights: leave out --adapter")
@@ -304,9 +303,9 @@ def save_additions(arguments: argparse.Namespace) -> None:
 
 
 def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
-    """Load the model and the tokenizer of a run."""
+    """Load a run's model and tokenizer."""
     folder = RunFolder(arguments.out)
-    folder.read_part("text", TextConfig)  # reports settings that this version does not know
+    folder.read_part("text", TextConfig)  # reports settings unknown to this version
     opened = KINDS[LANGUAGE_MODEL].load(folder, folder.latest if arguments.latest else folder.best)
     return opened.model, opened.tokenizer
 
@@ -319,13 +318,13 @@ def continuation(
     sampling: Sampling,
     ends: Iterable[int] = (),
 ) -> Iterator[int]:
-    """Return the ids with which a model continues a prompt, without outputs that have no token."""
+    """Generate ids that continue a prompt, skipping outputs that have no token."""
     no_tokens = range(tokenizer.vocab_size, model.config.vocab_size)
     return generate(model, prompt, length, sampling, end=ends, forbidden=no_tokens)
 
 
 def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:
-    """Print the text of the ids while they come, after a printed ``prompt`` if any. Return the text."""
+    """Stream the text of the ids, after a printed ``prompt`` if any. Return the text."""
     pieces = []
     for piece in stream_text(tokenizer, ids, prompt):
         pieces.append(piece)
@@ -338,7 +337,7 @@ def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line, of ``train``, ``sample`` or ``save``."""
+    """Parse the command line of ``train``, ``sample`` or ``save``."""
     deciding = ("architecture", "recipe", "init_from")  # on the flags and their defaults
     choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
     chosen = settings_from(TextConfig, choices)
@@ -357,19 +356,19 @@ def parse(words: list[str]) -> argparse.Namespace:
     kinds = {"model": ARCHITECTURES[architecture][1], "text": TextConfig, "training": TrainingConfig, "lora": LoraConfig}
     add_run_settings(training, DEFAULT_OUT, chosen.defaults(), **kinds)
     sampling = parser.add_use(sample, help="generate text", description="Generate text with a trained model.", run=True)
-    sampling.add_argument("--prompt", help="prompt (default: a new line)", metavar="TEXT")
+    sampling.add_argument("--prompt", help="prompt (default: a newline)", metavar="TEXT")
     sampling.add_argument("--length", help="number of tokens to generate", type=int, default=500, metavar="INT")
     add_settings(sampling, Sampling, "sampling", seed=TrainingConfig.seed)
     saving = parser.add_use(
         save,
-        help="save a trained model in Hugging Face's format",
-        description="Save a trained model in Hugging Face's format.",
+        help="save a trained model in Hugging Face format",
+        description="Save a trained model in Hugging Face format.",
         run=True,
     )
     saving.add_argument("folder", metavar="FOLDER", help="new folder for the weights, config and tokenizer", type=some_path)
     of_weights = "dtype of the weights; only tinyformer reads int8 and int4 (default: float32)"
     saving.add_argument("--dtype", help=of_weights, choices=("float32", "int8", "int4"))
-    saving.add_argument("--adapter", help="save only the LoRA adapter, in PEFT's format", action="store_true")
+    saving.add_argument("--adapter", help="save only the LoRA adapter, in PEFT format", action="store_true")
     for command in (sampling, saving):
         command.add_argument("--latest", help="use the latest weights, not the best", action="store_true")
     return parser.parse(words)

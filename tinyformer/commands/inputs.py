@@ -1,4 +1,4 @@
-"""Text from standard input: typed lines, piped lines, or all of it."""
+"""Read text from standard input: typed lines, piped lines, or everything."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _Text = TypeVar("_Text", str, list[str])
 
 
 def typed_lines(prompt: str) -> Iterator[str]:
-    """Print the ``prompt`` on standard error, then yield each typed line up to an empty one. Raises UserError for bytes that
-    are not text."""
+    """Print the ``prompt`` to standard error, then yield typed lines until an empty one. Raises UserError for bytes that are
+    not text."""
     print(prompt, file=sys.stderr)
     while line := text_of_input(sys.stdin.readline).strip():
         yield line
 
 
 def piped_lines() -> list[str] | None:
-    """Return all lines of a pipe or a file, without the spaces around them, or None if the input is a terminal. Raises
-    UserError for bytes that are not text."""
+    """Return all lines of a pipe or file, stripped, or None if the input is a terminal. Raises UserError for bytes that are not
+    text."""
     if sys.stdin.isatty():
         return None
     lines = text_of_input(sys.stdin.readlines)
-    return [line.removeprefix("\ufeff").strip() for line in lines]  # Windows marks the beginning of a text so
+    return [line.removeprefix("\ufeff").strip() for line in lines]  # Windows starts text with this mark
 
 
 def text_of_input(read: Callable[[], _Text]) -> _Text:
-    """Return what ``read`` reads of standard input. Raises UserError for bytes that are not text."""
+    """Return the result of ``read``, which reads standard input. Raises UserError for bytes that are not text."""
     try:
         return read()
     except UnicodeDecodeError as error:
         name, wanted = encoding_of(error.object), codecs.lookup(error.encoding).name
         how = f": convert it, as in iconv -f {name} -t UTF-8"
-        if wanted != "utf-8":  # as PYTHONIOENCODING or the locale says: what is converted to UTF-8 would be refused, too
+        if wanted != "utf-8":  # set by PYTHONIOENCODING or the locale: input converted to UTF-8 would also fail
             how = f": it seems to be {name}, so set PYTHONIOENCODING={name}"
         elif name == "UTF-8":
             how = ", or is damaged"
@@ -47,8 +47,8 @@ def text_of_input(read: Callable[[], _Text]) -> _Text:
 
 
 def text_at(path: str) -> str:
-    """Return the text of a UTF-8 file, or of standard input for "-", without a final line end. Raises UserError for what cannot
-    be read, and for bytes that are not text."""
+    """Return the text of a UTF-8 file (- for standard input) without the final line end. Raises UserError if it cannot be read
+    or is not text."""
     if path == "-":
         text = with_newlines(text_of_input(sys.stdin.read).removeprefix("\ufeff"))
     else:

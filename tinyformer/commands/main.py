@@ -1,18 +1,18 @@
-"""The command ``tinyformer``: the table of all commands, its --help, and running one of them.
+"""The ``tinyformer`` command: the table of subcommands, its --help, and running a subcommand.
 
-Nothing that loads slowly is imported here: a command's module is imported when it runs.
+Nothing slow is imported here. A command's module is imported when it runs.
 """
 
 from __future__ import annotations
 
 from tinyformer.common.errors import UserError, plain_errors
 
-with plain_errors():  # from here on, Ctrl-C ends without a traceback
+with plain_errors():  # from here on, Ctrl-C exits without a traceback
     import importlib
     import os
     import sys
 
-# The commands by group: the words after each, its help, its module, and the first word of that module's own command line, if
+# The commands by group: the arguments after each, its help, its module, and the first word of that module's command line, if
 # any.
 COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
     "Train:": {
@@ -26,11 +26,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
         "translate": ("SENTENCE", "translate sentences", "translator", "translate"),
         "compare": ("RUN RUN", "compare translators", "compare", ""),
         "fill": ("SENTENCE", "fill in [MASK] tokens", "bert", "fill"),
-        "vectors": ("[FILE]", "show neighbours, analogies and a map of words", "vectors", "ask"),
+        "vectors": ("[FILE]", "show neighbors, analogies and a map of words", "vectors", "ask"),
         "generate": ("[FOLDER]", "generate text with a pretrained model", "generate", ""),
         "chat": ("FOLDER", "chat with a pretrained model", "chat", ""),
         "explore": ("[RUN]", "look inside a model in the browser", "explore", ""),
-        "save": ("[RUN] FOLDER", "save a model in Hugging Face's format", "gpt", "save"),
+        "save": ("[RUN] FOLDER", "save a model in Hugging Face format", "gpt", "save"),
         "export": ("RUN FILE", "export a model to ONNX", "export", ""),
     },
 }
@@ -38,7 +38,7 @@ ALL = {name: command for group in COMMANDS.values() for name, command in group.i
 
 
 def help_text() -> str:
-    """Return what --help shows: a table of contents that fits one screen."""
+    """Return the --help text: a table of contents that fits on one screen."""
     lines = ["tinyformer COMMAND: train small language models and look inside them"]
     for group, commands in COMMANDS.items():
         lines.append(group)
@@ -47,7 +47,7 @@ def help_text() -> str:
 
 
 def command_of(words: list[str]) -> tuple[str, list[str]]:
-    """Return the command that words begin with, and the words after it. Raises UserError for an unknown command."""
+    """Split words into the command and its arguments. Raises UserError for an unknown command."""
     name = " ".join(words[: 2 if words[0] == "train" else 1])
     if name in ALL:
         return name, words[len(name.split()) :]
@@ -58,7 +58,7 @@ def command_of(words: list[str]) -> tuple[str, list[str]]:
     if script := GONE.get(name.removeprefix("train ")):
         raise UserError(f"there is no command {name!r} any more: run python examples/{script}, of the source code")
     known = [one for one in ALL if words[0] != "train" or one.startswith("train ")]
-    ends = {one.split()[-1]: one for one in known}  # by the last word, as "train" is soon forgotten
+    ends = {one.split()[-1]: one for one in known}  # by the last word, since users forget "train"
     near = difflib.get_close_matches(words[1] if name.startswith("train ") else name, ends, 1)
     if not near and words[0] == "train":
         trained = ", ".join(one.removeprefix("train ") for one in ALL if one.startswith("train "))
@@ -68,14 +68,14 @@ def command_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def complete() -> None:
-    """Complete a command line through argcomplete: names of commands here, flags by the command's parser."""
+    """Complete a command line with argcomplete: command names here, flags by the command's parser."""
     import argcomplete
 
     line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
     words = argcomplete.lexers.split_line(line, point)[3]
     name = next((name for name in ALL if words[1 : 1 + len(name.split())] == name.split()), "")
     if name:
-        os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # the words before this one are not for the parser
+        os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # the parser ignores earlier words
         _, _, module, first = ALL[name]
         importlib.import_module(f"tinyformer.commands.{module}").parse([first] if first else [])
     import argparse
@@ -90,7 +90,7 @@ def complete() -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run a command line, without the name of the program."""
+    """Run a command line, without the program name."""
     if not words or words[0] in ("-h", "--help") or words in (["train", "-h"], ["train", "--help"]):
         print(help_text())
         return
@@ -106,7 +106,7 @@ def run(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line of this process, with errors as in ``plain_errors``."""
+    """Run this process's command line. Errors are printed as in ``plain_errors``."""
     with plain_errors():
         if "_ARGCOMPLETE" in os.environ:
             complete()

@@ -1,7 +1,7 @@
-"""For short scripts: flags in one line, errors in one line, a folder for results, and steps with a progress bar.
+"""Support for short scripts: flags, one-line errors, a results folder, and steps with a progress bar.
 
-A script begins with ``import tinyformer.commands.script as script``. From then on errors end it with a line and
-status 2, as in ``plain_errors``, including those of its other imports. So this file imports only what loads immediately.
+Start a script with ``import tinyformer.commands.script as script``. From then on, errors end it with one line and status 2, as
+in ``plain_errors``, even errors in its other imports. This file therefore imports only fast modules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from tinyformer.common.errors import tell_errors_plainly
 
-TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+TYPE_CHECKING = False  # for type checkers; importing typing is slow
 if TYPE_CHECKING:
     import argparse
     import pathlib
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 HELP = {
     "data": "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
-    "model": "a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on the hub",
+    "model": "a pretrained model: a folder in Hugging Face format, a GGUF file, or a name on the hub",
     "prompt": "prompt",
     "steps": "training steps",
     "task": "task to learn",
 }
 
 tell_errors_plainly()
-_held = ExitStack()  # the folders that this process holds to its end
+_held = ExitStack()  # folders locked by this process until it ends
 atexit.register(_held.close)
 
 
 def flags(about: str | None, **defaults: Any) -> argparse.Namespace:
-    """Return the flags that the script was called with. ``about`` is its docstring, whose first paragraph --help shows.
+    """Parse the script's flags. ``about`` is its docstring; --help shows the first paragraph.
 
     Each keyword is a flag, and its value the default: a number for a count of at least 1, a string for a string, several
-    strings for one of them (the first is the default), and None for a path. ``HELP`` has the help of each name. A wrong command
+    strings for a choice (the first is the default), and None for a path. ``HELP`` has the help of each name. An invalid command
     line ends the script.
 
     ::
@@ -71,14 +71,14 @@ def _count(text: str) -> int:
     return count
 
 
-_count.__name__ = "int"  # as argparse calls it in its messages
+_count.__name__ = "int"  # argparse's name for it in messages
 
 
 def new_folder(path: str) -> pathlib.Path:
-    """Make a folder for the script's results: ``path``, or if it is not empty, PATH-2 and so on, which a line reports. Nothing
-    is ever overwritten.
+    """Create a folder for the script's results: ``path`` or, if it is not empty, PATH-2 and so on (with a notice). Nothing is
+    ever overwritten.
 
-    This process holds the folder to its end, and removes it if it is empty. Raises OSError if it cannot be made.
+    This process locks the folder until it ends, and removes it if empty. Raises OSError if it cannot be created.
     """
     import itertools
     import pathlib
@@ -88,14 +88,14 @@ def new_folder(path: str) -> pathlib.Path:
 
     def is_free(folder: pathlib.Path) -> bool:
         if folder.is_dir():
-            return all(file.name == ".lock" for file in folder.iterdir())  # that of a process that was killed
+            return all(file.name == ".lock" for file in folder.iterdir())  # left by a killed process
         return not (folder.exists() or folder.is_symlink())
 
     folders = (pathlib.Path(path if number == 1 else f"{path}-{number}") for number in itertools.count(1))
     for folder in filter(is_free, folders):
         try:
             _held.enter_context(RunFolder(folder).held())
-        except UserError:  # another process holds it
+        except UserError:  # another process has locked it
             continue
         if str(folder) != path:
             print_line(f"{path} is not empty; saving to {folder} instead")
@@ -104,7 +104,7 @@ def new_folder(path: str) -> pathlib.Path:
 
 
 class Steps:
-    """The steps of a long task, from 1 to ``count``, with a progress bar on a terminal, otherwise lines.
+    """Iterate over the steps of a long task, from 1 to ``count``, with a progress bar on a terminal, otherwise lines.
 
     ::
 

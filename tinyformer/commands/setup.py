@@ -1,4 +1,4 @@
-"""The steps around training: start a new run or resume one, stop early, and draw the losses."""
+"""The steps around training: start or resume a run, stop early, and plot the losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Settings = TypeVar("Settings")
 
 
 class RunSetup:
-    """The settings, data and tokenizer of a run: new ones, or those in the folder of a resumed run.
+    """The settings, data and tokenizer of a run, either new or loaded from a resumed run's folder.
 
     ::
 
@@ -45,18 +45,18 @@ class RunSetup:
     ):
         """Read the settings of a resumed run.
 
-        ``arguments``: the parsed flags, including those of ``add_run_flags``. ``kinds``: the dataclasses of the settings by
-        their names in config.json. ``made_by``: what a new run says about itself in config.json.
+        ``arguments`` are the parsed flags, including those from ``add_run_flags``. ``kinds`` maps names in config.json to
+        settings dataclasses. ``made_by`` is stored in a new run's config.json.
 
-        Raises UserError for a flag that would change a resumed run's setting, unless --resume-changed allows it; and if
-        --tensorboard needs a package that is not installed.
+        Raises UserError for a flag that would change a resumed run's setting, unless --resume-changed allows it. Also raises it
+        if --tensorboard needs a package that is not installed.
         """
         self.folder = folder
         self.is_resumed = bool(arguments.resume)
         self._arguments = arguments
         self._names = {kind: name for name, kind in kinds.items()}
         record = {} if made_by is None else {RECORD: made_by}
-        self._parts: dict[str, Any] = {**record, **dict.fromkeys(kinds)}  # what config.json will hold, in this order
+        self._parts: dict[str, Any] = {**record, **dict.fromkeys(kinds)}  # the contents of config.json, in this order
         if self.is_resumed:
             folder.check_resumable()
             self._parts = {name: folder.resumed(name, kind, vars(arguments)) for name, kind in kinds.items()}
@@ -64,10 +64,10 @@ class RunSetup:
         self._tensorboard = TensorBoardLogger() if shown else None
 
     def settings(self, kind: type[Settings], defaults: Mapping[str, Any] | None = None, **found: Any) -> Settings:
-        """Return the settings of this kind. Those of a new run come from the flags, then from ``defaults``.
+        """Return the settings of type ``kind``. A new run takes them from the flags, then from ``defaults``.
 
-        ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError if a resumed run's tokenizer and
-        model have different numbers of tokens, and SettingError for a flag without effect beside the other settings.
+        ``found`` are settings determined by the data, such as ``vocab_size``. Raises UserError if a resumed run's tokenizer and
+        model have different vocabulary sizes. Raises SettingError for a flag that has no effect with the other settings.
         """
         name = self._names[kind]
         if not self.is_resumed:
@@ -82,7 +82,7 @@ class RunSetup:
         return part
 
     def text(self, path: str | None, field: str | None = None, conversations: bool = False) -> tuple[str, TextSource]:
-        """Return the text at ``path``, or a ``field`` of its records, and its source; see ``open_text``.
+        """Return the text at ``path`` (or one ``field`` of its records) and its source. See ``open_text``.
 
         The default is Tiny Shakespeare, or a resumed run's text. Raises UserError if a resumed run was trained on another text.
         """
@@ -94,7 +94,7 @@ class RunSetup:
         return text, source
 
     def files(self, kind: type[Settings]) -> Settings:
-        """Return the files that the flags name, as a dataclass of paths, or a resumed run's files if they name none."""
+        """Return the files set by flags as a dataclass of paths. If no flags are set, return a resumed run's files."""
         files = settings_from(kind, vars(self._arguments))
         if self.is_resumed:
             if files != kind():
@@ -106,14 +106,14 @@ class RunSetup:
         return files
 
     def _here(self) -> str:
-        """Return the working folder, in which the user's paths begin, relative to the run's folder."""
+        """Return the working folder, which the user's paths are relative to, relative to the run's folder."""
         try:
             return os.path.relpath(os.path.realpath("."), os.path.realpath(self.folder.path))
         except ValueError:  # they are on different drives
             return os.path.realpath(".")
 
     def check_data(self, what: str, data: object) -> None:
-        """Raise UserError if a resumed run was trained on other data, which ``what`` names in the plural."""
+        """Raise UserError if a resumed run was trained on other data. ``what`` is a plural noun for the message."""
         sha256 = fingerprint(repr(data))
         if not self.is_resumed:
             self._parts["sha256"] = sha256
@@ -121,16 +121,16 @@ class RunSetup:
             raise UserError(f"{what} are not those that {self.folder.path} was trained on: start a new run")
 
     def tokenizer(self, train: Callable[[], Tokenizer]) -> Tokenizer:
-        """Return the tokenizer that ``train`` returns, or the resumed run's."""
-        from tinyformer.tokenizers import load_tokenizer  # here, as it loads slowly and not every script needs it
+        """Return the resumed run's tokenizer, or call ``train`` for a new one."""
+        from tinyformer.tokenizers import load_tokenizer  # loads slowly, and not every script needs it
 
         return load_tokenizer(self.folder.tokenizer) if self.is_resumed else train()
 
     def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None, sample: Callable[[], str] | None = None) -> None:
-        """Write the new run's settings and tokenizer to its folder, or resume from the latest checkpoint.
+        """Save the new run's settings and tokenizer to its folder, or resume from the latest checkpoint.
 
-        With --tensorboard, the trainer gets a TensorBoardLogger, which logs what ``sample`` returns. Raises UserError if the
-        folder holds a run that is neither resumed nor overwritten, and if the checkpoint does not fit.
+        With --tensorboard, the trainer gets a TensorBoardLogger that logs the result of ``sample``. Raises UserError if the
+        folder already holds a run (unless resumed or overwritten), or if the checkpoint does not fit.
         """
         if self._tensorboard is not None:
             self._tensorboard.sample = sample
@@ -146,14 +146,14 @@ class RunSetup:
 
 
 def train_to_end(trainer: Trainer, command: str) -> None:
-    """Train to the last step. If training is stopped, print that ``command --resume`` resumes it, and end the script with a
-    status other than 0 (``stop_script``)."""
+    """Train to the last step. If training is stopped, print that ``command --resume`` resumes it, and exit with a nonzero
+    status (``stop_script``)."""
     if not trainer.train():
         stop_script(str(trainer.stopped_by), trainer.stop_message(command))
 
 
 def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
-    """Print the commands for a finished run of ``tinyformer``: ``use`` it, as in "Write more"; look inside; train longer."""
+    """Print the next commands for a finished run: ``use`` it (as in "Write more"), look inside, train longer."""
     folder = trainer.folder.path
     rows = {
         use: maker.use_command(folder),
@@ -166,7 +166,7 @@ def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
 
 
 def draw_losses(trainer: Trainer, title: str, dropout: float) -> None:
-    """Draw the run's losses to a picture in its folder, or print that matplotlib is missing."""
+    """Plot the run's losses to its folder, or print that matplotlib is missing."""
     with plots.if_possible():
         plots.loss_curve(trainer.rows, trainer.folder.curve, title=title, note=plots.note_on_losses(dropout))
         print(f"Drew {trainer.folder.curve}")

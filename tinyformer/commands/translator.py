@@ -1,11 +1,11 @@
 """Train the Transformer of "Attention Is All You Need" (or a recurrent network) to translate, and translate with it.
 
-By default it learns to turn dates in words into ISO dates, in about half a minute on two cores. German captions (Multi30k,
-10 epochs) take 40 minutes on one core.
+By default, it learns to convert dates in words to ISO dates, in about half a minute on two cores. German captions (Multi30k, 10
+epochs) take 40 minutes on one core.
 
 tinyformer train translator                                       # dates, from generated data
-tinyformer train translator --data pairs.tsv --out runs/it        # a sentence, a tab and its translation on each line
-tinyformer train translator --source train.de --target train.en   # or two files, line by line (.gz, too)
+tinyformer train translator --data pairs.tsv --out runs/it        # each line: a sentence, a tab and its translation
+tinyformer train translator --source train.de --target train.en   # or two files, line by line (also .gz)
 tinyformer train translator --architecture lstm --out runs/lstm   # or attention
 tinyformer translate --out runs/it "I love you."                  # translate a sentence
 tinyformer translate < lines.txt                                  # translate each line of a file
@@ -56,8 +56,8 @@ Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
 MADE_BY = Maker.of_kind(TRANSLATOR)
-LINES_AT_ONCE = 512  # of a pipe, translated and printed together
-# A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
+LINES_AT_ONCE = 512  # piped lines that are translated and printed together
+# Muon trains a Transformer, with rates that fall linearly to 0. AdamW trains recurrent networks.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
 MUON = {
     "optimizer": "muon", "learning_rate": 3e-3, "schedule": "linear", "min_learning_rate": 0.0, "warmup": 50,
@@ -65,8 +65,8 @@ MUON = {
 }  # fmt: skip
 ADAMW_DATES = {"learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
 ADAMW_LANGUAGES = {"learning_rate": 1e-3, "warmup": 400, "weight_decay": 0.01, "beta2": 0.98}
-Defaults = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by architecture and by part: "model" and "training"
-# The settings for dates: small networks.
+Defaults = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by architecture and section: "model" and "training"
+# Settings for dates: small networks.
 DATES: Defaults = {
     "transformer": {
         "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, **ROTARY},
@@ -81,8 +81,8 @@ DATES: Defaults = {
         "training": {"steps": 1500, "batch_size": 64, **ADAMW_DATES},
     },
 }
-DATES_TASK = {"vocab_size": 400, "label_smoothing": 0.0}  # only one date is right
-# The settings for real languages: the sizes of the Multi30k networks in the literature.
+DATES_TASK = {"vocab_size": 400, "label_smoothing": 0.0}  # only one date is correct
+# Settings for real languages: typical Multi30k network sizes in the literature.
 LANGUAGES: Defaults = {
     "transformer": {
         "model": {
@@ -105,7 +105,7 @@ LANGUAGES: Defaults = {
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Translator, Pairs, str]:
-    """Read pairs, make a tokenizer (or use a resumed run's), and build a network and its trainer.
+    """Read pairs, create a tokenizer (or load a resumed run's), and build a network and its trainer.
 
     Returns the trainer, its translator, the test pairs, and "dates" or "languages".
     """
@@ -158,7 +158,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train or resume a run, score the held-out pairs, and draw the attention."""
+    """Train or resume a run, score the held-out pairs, and plot the attention."""
     with RunFolder(arguments.out).held() as folder:
         trainer, translator, test, task_type = prepare(folder, arguments)
         train_to_end(trainer, MADE_BY.train_command(folder.path))
@@ -189,13 +189,13 @@ def some_translations(translator: Translator, pairs: Pairs) -> str:
 
 
 def side_by_side(pairs: Pairs, translations: Sequence[str]) -> str:
-    """Return sentences with their translations and references."""
+    """Format sentences with their translations and references."""
     return "\n".join(f"    {s}  ->  {ours}   (reference: {t})" for (s, t), ours in zip(pairs, translations))
 
 
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> list[Path]:
-    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures: the mean over
-    each layer's heads, and each head."""
+    """Plot each layer's attention for a sentence and its translation. Return the paths of two images: the mean over heads, and
+    each head."""
     seen = translator.attended(sentence)
     tokens = seen.source, seen.read
     return [
@@ -205,7 +205,7 @@ def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> 
 
 
 def drawn(paths: Sequence[Path]) -> str:
-    """Return a line that names the pictures."""
+    """Return a line that lists the images."""
     *first, last = map(str, paths)
     return f"Drew {', '.join(first)} and {last}" if first else f"Drew {last}"
 
@@ -214,7 +214,7 @@ def drawn(paths: Sequence[Path]) -> str:
 
 
 def translate(arguments: argparse.Namespace) -> None:
-    """Translate sentences from the command line, a pipe, or the keyboard."""
+    """Translate sentences from the command line, a pipe or the keyboard."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
     arguments.beam = translator.beam if arguments.beam is None else arguments.beam
@@ -227,7 +227,7 @@ def translate(arguments: argparse.Namespace) -> None:
         return
     if arguments.sentences:
         for sentence in arguments.sentences:
-            translator.encode(sentence)  # refuses an empty or too long sentence
+            translator.encode(sentence)  # rejects an empty or overlong sentence
     else:
         check_lines(translator, lines)
     number = sum(map(bool, lines))
@@ -237,7 +237,7 @@ def translate(arguments: argparse.Namespace) -> None:
 
 
 def translate_typed(translator: Translator, arguments: argparse.Namespace) -> None:
-    """Translate each typed sentence. One that cannot be translated may be typed again."""
+    """Translate each typed sentence. The user may retype one that fails."""
     for sentence in typed_lines("Type a sentence to translate; an empty line ends."):
         try:
             translator.encode(sentence)
@@ -248,7 +248,7 @@ def translate_typed(translator: Translator, arguments: argparse.Namespace) -> No
 
 
 def check_lines(translator: Translator, lines: Sequence[str]) -> None:
-    """Raise UserError, with line numbers, if some lines cannot be translated. Lines may be empty."""
+    """Raise UserError, with line numbers, if any lines cannot be translated. Lines may be empty."""
     errors = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -264,9 +264,9 @@ def check_lines(translator: Translator, lines: Sequence[str]) -> None:
 
 
 def print_translations(translator: Translator, lines: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Print the translations of each line in order; an empty line stays empty. With --heat-map, draw the attention.
+    """Print the translations of each line in order. Empty lines stay empty. With --heat-map, plot the attention.
 
-    Many lines are translated and printed in blocks, so that the first translations come early.
+    Many lines are translated and printed in blocks, so that the first translations appear early.
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
     if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
@@ -279,14 +279,14 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
             sys.stdout.flush()
     if arguments.heat_map:
         folder = RunFolder(arguments.out)
-        make_folder(folder.path)  # with a pretrained model, it is only for pictures
+        make_folder(folder.path)  # with a pretrained model, it is only for images
         check_names(folder.path, ("attention*.png",))
         for sentence in filter(None, lines):
             print(drawn(draw_attention(translator, sentence, folder)), file=sys.stderr)
 
 
 def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: int) -> str:
-    """Return the translations of a sentence, one per line, with scores if ``n_best`` is above 1."""
+    """Format a sentence's translations, one per line, with scores if ``n_best`` is above 1."""
     texts = map(translator.text, hypotheses)
     return "\n".join(texts if n_best == 1 else (f"{one.score:.3f}\t{text}" for one, text in zip(hypotheses, texts)))
 
@@ -295,7 +295,7 @@ def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: in
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line, of ``train`` or ``translate``."""
+    """Parse the command line of ``train`` or ``translate``."""
     architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
     commands = Commands("tinyformer", "Train a network to translate, and translate with it.", DEFAULT_OUT, TRANSLATOR)
     for_dates = as_flags({**DATES[architecture]["model"], **DATES[architecture]["training"], **DATES_TASK})
@@ -303,9 +303,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     training = commands.add(
         train,
         help="train",
-        description="Train a network to translate. Without files it learns dates, with smaller defaults than those shown "
-        f"below: {for_dates}. With files: {for_languages}. The flags of the model are those of --architecture {architecture}; "
-        "with another before --help, its own are shown.",
+        description="Train a network to translate. Without files, it learns dates, with smaller defaults than those below: "
+        f"{for_dates}. With files: {for_languages}. The model flags below are for --architecture {architecture}. "
+        "For another, add it before --help.",
         choice=f"--architecture {architecture}",
         shown="train translator",
     )

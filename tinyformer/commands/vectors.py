@@ -1,12 +1,12 @@
 """Train word vectors on a text, and show which words lie near each other.
 
-By default, skip-gram trains on Tiny Shakespeare. Then the program shows neighbours, analogies and odd ones out, and draws a
-map of words. It takes a few seconds on one core with compiled kernels, and about a minute without.
+By default, skip-gram trains on Tiny Shakespeare. The program then shows neighbors, analogies and odd ones out, and draws a map
+of words. It takes a few seconds on one core with compiled kernels, and about a minute without.
 
 tinyformer train vectors                                  # word2vec, skip-gram
 tinyformer train vectors --method counts                  # counts: PPMI and SVD
-tinyformer train vectors --data my.txt --ask river bank   # your own text and words
-tinyformer train vectors --compare one.txt other.txt      # compare neighbours between two texts
+tinyformer train vectors --data my.txt --ask river bank   # your text and words
+tinyformer train vectors --compare one.txt other.txt      # compare neighbors between two corpora
 tinyformer vectors --ask sword --analogy man king woman   # query trained vectors
 tinyformer vectors vectors.txt --evaluate wordsim353.tsv questions-words.txt
 """
@@ -47,14 +47,14 @@ DEFAULT_OUT = "runs/word_vectors"
 FILE = "vectors.txt"  # in that folder
 METHODS = ("counts", "cbow", "skip-gram")
 EPOCHS = 10
-ENOUGH = 1_000_000  # words of all epochs: with fewer, word2vec stays near its random initial vectors
+ENOUGH = 1_000_000  # words over all epochs; with fewer, word2vec stays near its random initialization
 WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
 MOST_EPOCHS = 1000  # more do not make up for a short text
 
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """How a text becomes vectors."""
+    """How to turn a text into vectors."""
 
     method: str = setting("skip-gram", "counts (PPMI and SVD), cbow or skip-gram (word2vec)")
     min_count: int = setting(5, "minimum count of a word")
@@ -71,14 +71,14 @@ class TextConfig:
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
-    """Return the checked settings. Counting shares some of word2vec's."""
+    """Return the validated settings. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
 
 
 def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
-    """Return the words of a text, or of a field of it, whose path came from ``flag``."""
+    """Return the words of a text or of one field. ``flag`` set the path."""
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print_line(
@@ -89,7 +89,7 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
 
 
 def learned(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple[WordVectors, str, str]:
-    """Train vectors on a text. Return them, what stopped the training early or "", and its progress."""
+    """Train vectors on a text. Return them, what stopped training early (or ""), and the progress."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
         print(f"counts, {counted(width, 'number')} a word, from neighbours up to {counted(settings.window, 'word')} away")
@@ -111,8 +111,8 @@ def learned(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tup
 
 
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
-    """Raise UserError if the folder has vectors, which training would replace, or folders of their names; and OSError for links
-    in place of the new files."""
+    """Raise UserError if the folder has vectors that training would replace, or subfolders with their names. Raise OSError for
+    links in place of the new files."""
     for path in (out / name for name in names):
         if path.is_dir():
             raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
@@ -125,7 +125,7 @@ def check_free(out: Path, names: list[str], overwrite: bool) -> None:
 
 
 def keep(vectors: WordVectors, path: Path, stopped_by: str, come: str) -> None:
-    """Save vectors. Those of a stopped training are saved beside complete ones, and the program ends."""
+    """Save vectors. If training was stopped, save them under another name and exit."""
     if stopped_by:
         path = path.with_stem(f"{path.stem}-unfinished")
     mark_results(path.parent)
@@ -139,18 +139,18 @@ def keep(vectors: WordVectors, path: Path, stopped_by: str, come: str) -> None:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line, of ``train`` or ``ask``."""
+    """Parse the command line of ``train`` or ``ask``."""
     both = Commands("tinyformer", "Train word vectors, and ask them.", DEFAULT_OUT)
     training = both.add(
         train,
         help="train",
-        description="Train word vectors on a text, then show neighbours, analogies, odd ones out and a map.",
+        description="Train word vectors on a text, then show neighbors, analogies, odd ones out and a map.",
         shown="train vectors",
     )
     source = training.add_mutually_exclusive_group()
     add_text_flag(training, source)
-    source.add_argument("--compare", help="train on two texts and compare them", nargs=2, type=some_path, metavar=("A", "B"))
-    add_questions(training, "the folder of vectors and map")
+    source.add_argument("--compare", help="train on two corpora and compare them", nargs=2, type=some_path, metavar=("A", "B"))
+    add_questions(training, "folder for the vectors and the map")
     training.add_argument("--overwrite", help="overwrite the vectors in --out", action="store_true")
     add_settings(training, TextConfig, "text")
     add_settings(training, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
@@ -162,7 +162,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
 
     asking = both.add(
-        ask, help="query word vectors", description="Show neighbours, analogies and a map of words.", shown="vectors"
+        ask, help="query word vectors", description="Show neighbors, analogies and a map of words.", shown="vectors"
     )
     default = str(Path(DEFAULT_OUT, FILE))
     of_file = "the vectors, in word2vec's text format, or the folder of their run"
@@ -170,17 +170,17 @@ def parse(words: list[str]) -> argparse.Namespace:
         "vectors", help=f"{of_file} (default: {default})", nargs="?", type=some_path, default=argparse.SUPPRESS, metavar="FILE"
     )
     asking.add_argument("--vectors", help=argparse.SUPPRESS, type=some_path)
-    asking.add_argument("--limit", help="read only this many words", type=int, metavar="INT")
-    add_questions(asking, "the folder of the map")
+    asking.add_argument("--limit", help="maximum number of words to read (default: all)", type=int, metavar="INT")
+    add_questions(asking, "folder for the map")
     asking.has_no_effect("out", draws_nothing, "with these questions: the map is of --ask")
     return both.parse(words)
 
 
 def add_questions(parser: Parser, out: str) -> None:
-    """Give the parser the flags for questions, and --out with this help."""
+    """Add the question flags to the parser, and --out with this help text."""
     several: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
     questions: dict[str, Any] = {"action": "append", "type": composed, "default": [], "metavar": "WORD"}
-    parser.add_argument("--ask", help="words whose neighbours to show", type=composed, metavar="WORD", **several)
+    parser.add_argument("--ask", help="show the neighbors of these words", type=composed, metavar="WORD", **several)
     parser.add_argument("--analogy", help="first is to second as third is to ...; may be repeated", nargs=3, **questions)
     parser.add_argument("--odd", help="words with one odd one out; may be repeated", nargs="+", **questions)
     parser.add_argument("--evaluate", help="files of rated word pairs or analogies", type=some_path, metavar="FILE", **several)
@@ -188,12 +188,12 @@ def add_questions(parser: Parser, out: str) -> None:
 
 
 def draws_nothing(arguments: argparse.Namespace) -> bool:
-    """Return whether these flags draw no map."""
+    """Return True if these flags draw no map."""
     return bool(not arguments.ask and (arguments.analogy or arguments.odd or arguments.evaluate))
 
 
 def check_questions(arguments: argparse.Namespace) -> None:
-    """Raise SettingError for a question without an answer, and UserError for a file that cannot be read."""
+    """Raise SettingError for an unanswerable question, and UserError for an unreadable file."""
     if any(len(set(words)) < 3 for words in arguments.odd):
         raise SettingError("odd needs at least three different words to choose from")
     for path in arguments.evaluate:
@@ -201,14 +201,14 @@ def check_questions(arguments: argparse.Namespace) -> None:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train vectors, and show what they know."""
+    """Train vectors, then answer questions."""
     check_questions(arguments)
-    with RunFolder(arguments.out).held():  # makes the folder, if that is possible
+    with RunFolder(arguments.out).held():  # creates the folder if possible
         learn(arguments)
 
 
 def in_folder(path: str) -> str:
-    """Return the file of word vectors at a path or in the folder of their run. Raises UserError for another run's folder."""
+    """Return the word vector file at a path or in its run folder. Raises UserError for another run's folder."""
     contents = contents_of(path)
     if contents is not None and contents.kind != "word vectors":
         raise contents.refusal(path, "word vectors")
@@ -216,7 +216,7 @@ def in_folder(path: str) -> str:
 
 
 def ask(arguments: argparse.Namespace) -> None:
-    """Read vectors from a file, and show what they know."""
+    """Load vectors from a file and answer questions."""
     check_questions(arguments)
     if arguments.limit is not None and arguments.limit < 1:
         raise SettingError(f"limit must be at least 1, got {arguments.limit}")
@@ -233,7 +233,7 @@ def ask(arguments: argparse.Namespace) -> None:
 
 
 def learn(arguments: argparse.Namespace) -> None:
-    """Train on one or two texts, and answer the questions, which are checked first."""
+    """Check the questions, train on one or two corpora, then answer the questions."""
     out, names, paths, flag = Path(arguments.out), [FILE], [arguments.data], "--data"
     if arguments.compare:
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"

@@ -1,1 +1,1 @@
-"""What every package uses: errors, files, settings, progress, memory, words, and what made a folder."""
+"""Code shared by all packages: errors, files, settings, progress, memory, words, and what created a folder."""

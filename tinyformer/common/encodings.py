@@ -1,4 +1,4 @@
-"""Guesses of what a file that is not UTF-8 holds, and the command that converts it."""
+"""Guess the content of a file that is not UTF-8, and the command that converts it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-# The beginnings of files that are not text.
+# The first bytes of files that are not text.
 BEGINNINGS = {
     b"\x89PNG": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF8": "a GIF picture", b"%PDF": "a PDF document",
     b"PK\x03\x04": "a ZIP archive, as .docx, .odt and .epub are", b"\x1f\x8b": "compressed with gzip",
@@ -16,14 +16,14 @@ BEGINNINGS = {
     b"SQLite format 3": "a database", b"PAR1": "a Parquet table", b"GGUF": "a model",
 }  # fmt: skip
 MARKS = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-# The programs that unpack compressed files.
+# Programs that unpack compressed files.
 UNPACKING = {"compressed with gzip": "gunzip", "compressed with bzip2": "bunzip2", "compressed with xz": "unxz",
              "compressed with zstd": "unzstd"}  # fmt: skip
 CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 
 
 def how_to_read(path: str | Path, content: bytes | bytearray) -> str:
-    """Return what a file that is not UTF-8 seems to hold, and the command that makes this file UTF-8."""
+    """Describe what a file that is not UTF-8 seems to contain, and the command that converts it to UTF-8."""
     content = bytes(content)
     if file_type := next((name for start, name in BEGINNINGS.items() if content.startswith(start)), None):
         unpack = f": {UNPACKING[file_type]} {shlex.quote(str(path))} unpacks it" if file_type in UNPACKING else ", not text"
@@ -41,13 +41,13 @@ def how_to_read(path: str | Path, content: bytes | bytearray) -> str:
 
 
 def encoding_of(content: bytes) -> str | None:
-    """Guess the encoding of a text that is not UTF-8, by its name in iconv: "UTF-8" if only a few bytes are wrong, and None if
-    it is not text. The content can be decoded with this encoding."""
+    """Guess the encoding of text that is not UTF-8, by its iconv name. Return "UTF-8" if only a few bytes are wrong, and None
+    if it is not text. The content can be decoded with this encoding."""
     for mark, name in MARKS.items():
         if content.startswith(mark):
             return name if _decodes(content, name) else None
     zeros = content.count(0)
-    if 5 * zeros > len(content):  # of ASCII, UTF-16 has a zero in every second byte
+    if 5 * zeros > len(content):  # UTF-16 ASCII text has a zero in every second byte
         name = "UTF-16LE" if 2 * content[1::2].count(0) > zeros else "UTF-16BE"
         return name if _decodes(content, name) else None
     if 50 * (len(content) - len(content.translate(None, CONTROLS))) > len(content):
@@ -63,7 +63,7 @@ def encoding_of(content: bytes) -> str | None:
         best = max(ALPHABETS, key=lambda name: _share(content, *ALPHABETS[name]))
         if _share(content, *ALPHABETS[best]) >= 0.6:
             return best
-    # LATIN1 gives every byte a character, but has nothing to print from 0x80 to 0x9f.
+    # LATIN1 maps every byte to a character, but nothing printable from 0x80 to 0x9f.
     return "CP1252" if re.search(rb"[\x80-\x9f]", content) and _decodes(content, "cp1252") else "LATIN1"
 
 
@@ -76,13 +76,13 @@ def _decodes(content: bytes, codec: str) -> bool:
 
 
 def _runs(content: bytes) -> float:
-    """Return the share of the non-ASCII bytes beside another one. It is small for languages with Latin letters."""
+    """Return the share of non-ASCII bytes next to another one. It is small for languages in Latin script."""
     above = re.findall(rb"[\x80-\xff]+", content)
     return sum(len(run) for run in above if len(run) > 1) / max(sum(map(len, above)), 1)
 
 
 def _share(content: bytes, codec: str, fits: Callable[[str], bool]) -> float:
-    """Return the share of the non-ASCII letters that fit, of a text in this encoding; 0 if it cannot be decoded."""
+    """Return the share of non-ASCII letters that fit, after decoding with this encoding, or 0 if decoding fails."""
     if not _decodes(content, codec):
         return 0.0
     letters = [letter for letter in content.decode(codec)[:20_000] if letter > "\x7f"]
@@ -94,12 +94,12 @@ def _between(*ranges: str) -> Callable[[str], bool]:
 
 
 def _leads(codec: str, first: int, last: int) -> Callable[[str], bool]:
-    """Return the test for frequent characters, which have the first codes."""
+    """Return a test for frequent characters, which have the lowest codes."""
     return lambda letter: first <= letter.encode(codec, "replace")[0] <= last
 
 
 KANA = _between("\u3041\u30ff")
-# An encoding's names in iconv and Python, the characters that are frequent in its languages, and their share.
+# An encoding's iconv and Python names, the frequent characters in its languages, and their share.
 SCRIPTS: list[tuple[str, str, Callable[[str], bool], float]] = [
     ("EUC-JP", "euc_jp", KANA, 0.2),
     ("CP932", "cp932", KANA, 0.2),

@@ -1,6 +1,6 @@
-"""Reading other people's files, and reading and writing JSON. A UserError names the file that cannot be read.
+"""Read files from others, and read and write JSON. UserErrors include the name of an unreadable file.
 
-This package opens all files here: a file in somebody else's folder may be a pipe, a device, or endless.
+All files here are opened by this package, because a file in someone else's folder may be a pipe, a device, or endless.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tinyformer.common.errors import SettingError, UnknownField, UserError, shor
 from tinyformer.common.memory import in_bytes
 from tinytensor.device.disk import FileError, open_regular, write_text
 
-# The largest file that describes a model or a tokenizer. Published ones have up to 35 MB.
+# The maximum size of files that describe a model or tokenizer. Published ones have up to 35 MB.
 MOST_BYTES = 1 << 28
-_SHOWN_KEY = 40  # characters of a key of JSON in a message
+_SHOWN_KEY = 40  # characters of a JSON key in a message
 
 
 @contextmanager
 def damaged(path: object) -> Iterator[None]:
-    """A context that turns every usual error inside it into a UserError: the file at ``path`` is damaged."""
+    """Context manager that turns common errors into a UserError: the file at ``path`` is damaged."""
     try:
         yield
     except UnknownField as error:
         raise UnknownField(f"{path}: {error}") from None
-    except SettingError as error:  # the value may have been edited, too
+    except SettingError as error:  # the value may also have been edited
         raise UserError(f"{path} is damaged, or of another version: {shortened(str(error))}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {shortened(str(error))}") from None
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """Open a file to read its bytes. Raises UserError unless it is a regular file; OSError if it cannot be opened."""
+    """Open a file to read bytes. Raises UserError unless it is a regular file, and OSError if it cannot be opened."""
     try:
         return open_regular(path, "a regular file")
     except FileError as error:
@@ -46,12 +46,12 @@ def open_file(path: str | Path) -> BinaryIO:
 
 
 def read_file(path: str | Path, limit: int | None = MOST_BYTES) -> bytes:
-    """Return the content of a file. Raises UserError unless it is a regular file of at most ``limit`` bytes; OSError if it
-    cannot be read. Both name the file."""
+    """Return a file's content. Raises UserError unless it is a regular file of at most ``limit`` bytes, and OSError if it
+    cannot be read. Both include the file name."""
     with open_file(path) as file:
         try:
             content = file.read() if limit is None else file.read(limit + 1)
-        except OSError as error:  # unlike the error of open, it does not name the file
+        except OSError as error:  # unlike open's error, it has no file name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     if limit is not None and len(content) > limit:
         raise UserError(f"{path} is too large: a file of this kind has at most {in_bytes(limit)}")
@@ -59,7 +59,7 @@ def read_file(path: str | Path, limit: int | None = MOST_BYTES) -> bytes:
 
 
 def read_utf8(path: str | Path, wanted: str, limit: int = MOST_BYTES) -> str:
-    """Return the text of a UTF-8 file that describes a model or a tokenizer. Raises UserError, which names the file and what is
+    """Return the text of a UTF-8 file that describes a model or tokenizer. Raises UserError, with the file and what is
     ``wanted``, if it is missing, too large or not UTF-8."""
     try:
         return read_file(path, limit).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -70,8 +70,7 @@ def read_utf8(path: str | Path, wanted: str, limit: int = MOST_BYTES) -> str:
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """Return the JSON object in a text. Raises ValueError for anything else, and for repeated keys, NaN, and too deep
-    nesting."""
+    """Parse a JSON object. Raises ValueError for anything else, repeated keys, NaN, or excessive nesting."""
     try:
         value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
     except RecursionError:
@@ -109,12 +108,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file. Dataclasses become objects. An existing file stays until the new one is complete."""
+    """Write a JSON file. Dataclasses become objects. An existing file is replaced only once the new one is complete."""
     write_text(path, as_json(value) + "\n")
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table as a CSV file; the first row is the header. An existing file stays until the new one is complete."""
+    """Write rows to a CSV file, header first. An existing file is replaced only once the new one is complete."""
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(rows)
     write_text(path, table.getvalue())

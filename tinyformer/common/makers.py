@@ -1,9 +1,9 @@
-"""What made a run, as its config.json says, and the command that uses what a folder holds.
+"""What created a run, according to its config.json, and the command that uses a folder's content.
 
-A folder may hold a run, a pretrained model, word vectors, or the folders of several runs. Code that gets a folder it cannot use
-finds the right command here.
+A folder may hold a run, a pretrained model, word vectors, or the folders of several runs. Code that cannot use a folder finds
+the right command here.
 
-Runs of the first versions do not say what made them, and those of later ones name a script whose work commands do now.
+The first versions did not record what created a run. Later versions recorded scripts whose work is now done by commands.
 Pretrained models and word vectors have no record.
 """
 
@@ -23,13 +23,13 @@ from tinyformer.common.files import parse_json, read_file
 from tinyformer.common.settings import check_fields, read_dataclass
 from tinytensor.common.wording import a_or_an, counted
 
-NAME = "tinyformer"  # the command, as it is installed
-RECORD = "made_by"  # the part of config.json that holds a ``Maker``
+NAME = "tinyformer"  # name of the installed command
+RECORD = "made_by"  # config.json section that holds a ``Maker``
 PRETRAINED = "pretrained model"
-RUNS = "runs"  # the folder where the commands put their runs
-LONGEST_NAME = 255  # bytes, of a file on most systems
+RUNS = "runs"  # where the commands put their runs
+LONGEST_NAME = 255  # bytes; the limit of most file systems
 
-# The kinds of runs, and for each the words that train it and those that use it.
+# The run types, each with the words that train it and those that use it.
 LANGUAGE_MODEL, MASKED_MODEL, TRANSLATOR = "language model", "masked language model", "translator"
 _FILL = ("fill", "a sentence with a [MASK]")
 _TRANSLATE = ("translate", "a sentence")
@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     MASKED_MODEL: (("train", "bert"), _FILL),
     TRANSLATOR: (("train", "translator"), _TRANSLATE),
 }
-# What the scripts of earlier versions made, as their runs name them. No command uses the last three kinds any more.
+# What earlier versions' scripts created, as recorded in their runs. No command uses the last three types any more.
 _SCRIPTS = {
     "char_gpt.py": LANGUAGE_MODEL,
     "fill_mask.py": MASKED_MODEL,
@@ -47,35 +47,35 @@ _SCRIPTS = {
     "memory.py": "recall network",
     "algorithms.py": "problem solver",
 }
-# The commands of earlier versions, and the scripts to run instead.
+# Commands of earlier versions, and the scripts to run instead.
 GONE = {
     "algorithms": "algorithms.py",
     "markov": "markov.py",
     "memory": "memory.py",
     **dict.fromkeys(("tones", "transcribe", "record"), "dial_tones.py"),
 }
-# The part of config.json and the setting in it that tell the kind of a run without a record.
+# The config.json section and setting that reveal the type of a run without a record.
 _SIGNS = {("text", "bpe_tokens"): LANGUAGE_MODEL, ("text", "wordpieces"): MASKED_MODEL, ("task", "length_penalty"): TRANSLATOR}
-# The words that use a pretrained model, by its model_type in Hugging Face's files; all others continue texts.
+# The words that use a pretrained model, by Hugging Face model_type. All others continue text.
 _PRETRAINED = {"bert": (*_FILL, "--model"), "marian": (*_TRANSLATE, "--model")}
 
 
 def tinyformer_command(*words: str) -> str:
-    """Return a command line of ``tinyformer`` to paste into a shell."""
+    """Return a ``tinyformer`` command line to paste into a shell."""
     return shlex.join([*([NAME] if shutil.which(NAME) else ["python", "-m", NAME]), *words])
 
 
 @dataclass(frozen=True)
 class Maker:
-    """What a run is, and the program that made it: a part of the run's config.json.
+    """A run's type and the program that created it: a section of config.json.
 
-    - ``kind``: what was trained, such as "language model". Programs use any run of their kind.
-    - ``program``: the file's name, such as my_gpt.py; or tinyformer, for the command of that name.
-    - ``use``: the words with which that program uses the run, such as ["sample"].
-    - ``several``: whether the program makes several runs in one folder, which --out names. ``use`` then makes one of them.
-    - ``train``: the words with which the program trains, if it needs any.
+    - ``kind``: type of model, such as "language model". Programs use any run of their type.
+    - ``program``: file name, such as my_gpt.py; or tinyformer for the command of that name.
+    - ``use``: arguments with which that program uses the run, such as ["sample"].
+    - ``several``: True if the program creates several runs in the folder --out. ``use`` then creates one of them.
+    - ``train``: arguments with which the program trains, if any.
 
-    Raises SettingError for anything but the name of a file.
+    Raises SettingError for anything but a file name.
 
     >>> from tinyformer import Maker
     >>> Maker("language model", "my_gpt.py", ["sample"]).what
@@ -90,30 +90,30 @@ class Maker:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not _is_file_name(self.program):  # it is shown in commands to paste into a shell
+        if not _is_file_name(self.program):  # shown in commands to paste into a shell
             raise SettingError(f"program must be the name of a file, got {shortened(repr(self.program), 40)}")
 
     @classmethod
     def of_kind(cls, kind: str) -> Maker:
-        """The maker of a run of this kind that a command of ``tinyformer`` trains."""
+        """Return the maker of runs of this type that a ``tinyformer`` command trains."""
         train, use = KINDS.get(kind, ((), ()))
         return cls(kind, NAME, list(use), train=list(train))
 
     @property
     def what(self) -> str:
-        """A run in words, as in "a run of my_gpt.py" or "a run of a language model"."""
+        """A phrase such as "a run of my_gpt.py" or "a run of a language model"."""
         return f"a run of {a_or_an(self.kind) if self.program == NAME else shortened(self.program, 60)}"
 
     def use_command(self, folder: str | Path) -> str:
-        """The command that uses the run in a folder."""
+        """Return the command that uses the run in a folder."""
         return self._command(*self.use, "--out", str(Path(folder).parent if self.several else folder))
 
     def train_command(self, folder: str | Path) -> str:
-        """The command that trains in a folder, to which flags may be added."""
+        """Return the command that trains in a folder. Flags may be appended."""
         return self._command(*self.train, "--out", str(folder))
 
     def resume_command(self, folder: str | Path) -> str:
-        """The command that resumes the run in a folder."""
+        """Return the command that resumes the run in a folder."""
         return self.use_command(folder) if self.several else f"{self.train_command(folder)} --resume"
 
     def _command(self, *words: str) -> str:
@@ -122,8 +122,8 @@ class Maker:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder holds: its ``kind``, and ``what`` in words, such as "a run of my_gpt.py". ``command`` uses it, and
-    ``saving`` writes it as a pretrained model; both may be ""."""
+    """The content of a folder: its ``kind``, and ``what`` as a phrase, such as "a run of my_gpt.py". ``command`` uses it, and
+    ``saving`` saves it as a pretrained model. Both may be ""."""
 
     kind: str
     what: str
@@ -131,14 +131,14 @@ class Contents:
     saving: str = ""
 
     def refusal(self, path: str | Path, wanted: str) -> UserError:
-        """Return the error for a folder that should hold something else."""
+        """Return the error for a folder that should contain something else."""
         saving = f", or write {wanted} with {self.saving}" if self.saving and PRETRAINED in wanted else ""
         remedy = f"use it with {self.command}{saving}" if self.command else "choose another folder"
         return UserError(f"{path} holds {self.what}, not {wanted}: {remedy}")
 
 
 def maker_of(settings: Mapping[str, Any]) -> Maker | None:
-    """Return what made a run with these settings, or None if they do not tell. Raises UserError for a damaged record."""
+    """Return what created a run with these settings, or None if unknown. Raises UserError for a damaged record."""
     if RECORD in settings:
         maker = read_dataclass(Maker, settings[RECORD], RECORD)
         return Maker.of_kind(_SCRIPTS[maker.program]) if maker.program in _SCRIPTS else maker
@@ -147,15 +147,15 @@ def maker_of(settings: Mapping[str, Any]) -> Maker | None:
             return Maker.of_kind(kind)
     model = settings.get("model")
     if set(settings) == {"model", "training", "data"} and isinstance(model, Mapping) and "block_size" in model:
-        return Maker.of_kind(LANGUAGE_MODEL)  # as the very first version wrote it
+        return Maker.of_kind(LANGUAGE_MODEL)  # written by the very first version
     return None
 
 
 def contents_of(path: str | Path) -> Contents | None:
-    """Return what a folder holds, or None if no program is known that uses it."""
+    """Return a folder's content, or None if no known program uses it."""
     folder = Path(path)
     settings = _settings(folder)
-    with suppress(UserError):  # whoever needs a damaged record reports it
+    with suppress(UserError):  # code that needs a damaged record reports it
         maker = maker_of(settings)
         if maker is not None:
             text = settings.get("text")
@@ -164,7 +164,7 @@ def contents_of(path: str | Path) -> Contents | None:
             saving = tinyformer_command("save", str(folder), f"{folder}-pretrained") if is_gpt else ""
             is_gone = maker.program == NAME and maker.kind not in KINDS
             return Contents(maker.kind, maker.what, "" if is_gone else maker.use_command(folder), saving)
-    if "model_type" in settings:  # as in Hugging Face's files
+    if "model_type" in settings:  # as in Hugging Face files
         words = _PRETRAINED.get(str(settings["model_type"]), ("generate",))
         return Contents(PRETRAINED, f"a {PRETRAINED}", tinyformer_command(*words, str(folder)))
     vectors = folder / "vectors.txt"
@@ -174,15 +174,15 @@ def contents_of(path: str | Path) -> Contents | None:
 
 
 def check_kind(kind: str, path: str | Path) -> None:
-    """Raise UserError if a folder holds something other than a run of this kind. The message has the command that uses it."""
+    """Raise UserError if a folder contains anything but a run of this type. The message includes the command that uses it."""
     contents = contents_of(path)
     if contents is not None and contents.kind != kind:
         raise contents.refusal(path, f"a run of {a_or_an(kind)}")
 
 
 def resume_command(path: str | Path, part: Path | None = None) -> str:
-    """Return the command that resumes the run in a folder, or the flag alone if no program is known that made it. While its
-    files are moved into place, its config.json is in another folder, ``part``."""
+    """Return the command that resumes a run, or only the flag if its program is unknown. ``part`` is the folder that holds
+    config.json while the run's files are being moved."""
     with suppress(UserError):
         maker = maker_of(_settings(part or Path(path)))
         if maker is not None:
@@ -191,12 +191,12 @@ def resume_command(path: str | Path, part: Path | None = None) -> str:
 
 
 def runs_below(path: str | Path) -> list[Path]:
-    """Return the folders in a folder that hold runs."""
+    """Return the subfolders that contain runs."""
     return sorted(file.parent for file in Path(path).glob("*/config.json"))
 
 
 def newest_runs(path: str | Path, kinds: Container[str]) -> list[Path]:
-    """Return the folders in a folder that hold runs of these ``kinds`` with a checkpoint, the newest first."""
+    """Return the subfolders with runs of these ``kinds`` and a checkpoint, newest first."""
     runs = []
     for folder in runs_below(path):
         contents = contents_of(folder)
@@ -207,7 +207,7 @@ def newest_runs(path: str | Path, kinds: Container[str]) -> list[Path]:
 
 
 def newest_run(kinds: Container[str]) -> Path | None:
-    """Return the newest run of these ``kinds`` in runs, or None. If there are more, a line on stderr names some."""
+    """Return the newest run of these ``kinds`` in runs, or None. If there are more, list some on stderr."""
     runs = newest_runs(RUNS, kinds)
     if len(runs) > 1:
         names = ", ".join(map(str, runs[1:5]))
@@ -216,13 +216,13 @@ def newest_run(kinds: Container[str]) -> Path | None:
 
 
 def _is_file_name(name: str) -> bool:
-    """Return whether this names a file in a folder and nothing else, such as a folder above or a flag."""
+    """Return True if this is a plain file name, not a parent folder or a flag, for example."""
     is_name = Path(name).name == name and name not in ("", "..") and not name.startswith("-")
     return is_name and name.isprintable() and len(name.encode()) <= LONGEST_NAME
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
-    """Return what config.json holds, or nothing if it is missing or damaged, which whoever needs it reports."""
+    """Return the content of config.json, or nothing if it is missing or damaged. Code that needs it reports the problem."""
     try:
         return parse_json(read_file(folder / "config.json").decode("utf-8"))
     except (OSError, ValueError):

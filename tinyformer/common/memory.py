@@ -1,4 +1,4 @@
-"""Checks that work fits in memory, before it starts. The errors say how much is needed and how much there is."""
+"""Check that work fits in memory before it starts. Errors state the required and the available memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tinytensor.device.backend import DType, default_dtype, index_dtype
 from tinytensor.device.memory import device_memory, host_memory
 from tinytensor.nn import Module
 
-_WORTH_ASKING = 1 << 26  # bytes. Asking the system takes a millisecond, as long as a small model's token
-_LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
-_LEAST_BATCH = 500  # bytes of the Python objects of one batch, whatever its size
-_SMALL_MODEL = 1 << 22  # bytes that any model may take, whatever the size of its weights' file
-_MOST_FOR_A_BYTE = 5  # bytes of a model for a byte of its file: 2 for float16, and some tensors may be missing there
-_MOMENT = 4  # bytes of one of an optimizer's moments of one parameter, in float32
+_WORTH_ASKING = 1 << 26  # bytes; a query takes a millisecond, as long as a token of a small model
+_LEAST_BLOCK = 3000  # bytes of Python objects per block, whatever its width
+_LEAST_BATCH = 500  # bytes of Python objects per batch, whatever its size
+_SMALL_MODEL = 1 << 22  # bytes that any model may use, whatever the size of its weights file
+_MOST_FOR_A_BYTE = 5  # bytes of a model per byte of its file: 2 for float16, and some tensors may be missing
+_MOMENT = 4  # bytes of one optimizer moment of one parameter, in float32
 _AT_ONCE = 4  # shards that certainly run simultaneously: the largest default number
 
 
 def check_fits(needed: int, purpose: str, remedy: str, *settings: str, on_host: bool = False) -> None:
-    """Raise UserError if there are fewer than ``needed`` bytes of memory for tensors, or with ``on_host`` of main memory. With
-    ``settings``, the names of settings in the message, it is a SettingError.
+    """Raise UserError if fewer than ``needed`` bytes are available for tensors (with ``on_host``: in main memory). If
+    ``settings``, the setting names in the message, are passed, raise SettingError.
 
-    ``needed`` is a lower bound, however large, so what is refused could not have run.
+    ``needed`` is a lower bound, so rejected work could not have run.
     """
     if needed < _WORTH_ASKING:
         return
@@ -40,7 +40,7 @@ def check_fits(needed: int, purpose: str, remedy: str, *settings: str, on_host: 
 
 @contextmanager
 def enough_memory(purpose: str, remedy: str) -> Iterator[None]:
-    """A context in which a lack of memory is a UserError with the ``purpose`` and the ``remedy``."""
+    """Context manager that turns a lack of memory into a UserError with the ``purpose`` and the ``remedy``."""
     try:
         yield
     except MemoryError:
@@ -48,7 +48,7 @@ def enough_memory(purpose: str, remedy: str) -> Iterator[None]:
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
-    """Raise SettingError if a model's weights alone do not fit in memory. ``settings`` make it large."""
+    """Raise SettingError if a model's weights alone do not fit in memory. ``settings`` determine its size."""
     if (weights := _weights.get()) is not None:
         _check_held(num_parameters, num_blocks, *weights)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
@@ -56,14 +56,14 @@ def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> No
     check_fits(needed, "a model of this size", f"choose a smaller {lower}", *settings)
 
 
-# The bytes of the weights of the model being made, and the file of its settings.
+# The weight bytes for the model being built, and its settings file.
 _weights: ContextVar[tuple[int, Path] | None] = ContextVar("weights", default=None)
 
 
 @contextmanager
 def only_as_large_as(weights: int, settings: Path) -> Iterator[None]:
-    """A context in which making a model raises UserError if it is too large for a file with so many bytes of ``weights``. The
-    ``settings`` file may ask for any size: a model that cannot be loaded is not made."""
+    """Context manager in which building a model raises UserError if it is too large for a file with this many bytes of
+    ``weights``. A ``settings`` file may request any size; a model that cannot be loaded is not built."""
     token = _weights.set((weights, settings))
     try:
         yield
@@ -73,7 +73,7 @@ def only_as_large_as(weights: int, settings: Path) -> Iterator[None]:
 
 def check_settings_fit(config: Any, weights: Iterable[Path], settings: Path) -> None:
     """Raise UserError if a model of this configuration is too large for the files ``weights``. Without such files, or for
-    another configuration, nothing is checked."""
+    another configuration type, nothing is checked."""
     files = [file for file in weights if file.is_file()]
     if files and hasattr(config, "num_parameters"):
         blocks = sum(getattr(config, name, 0) for name in ("num_layers", "encoder_layers", "decoder_layers"))
@@ -90,16 +90,16 @@ def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path)
 
 
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
-    """Raise SettingError if a cache of so many ``numbers`` for one text does not fit in memory. ``setting`` makes it large."""
+    """Raise SettingError if a cache of ``numbers`` values for one sequence does not fit in memory, because of ``setting``."""
     check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 
 def check_training_fits(model: Module, batches: object, shards: int = 1, moments: int = 2) -> None:
     """Raise SettingError if training certainly does not fit in memory.
 
-    It counts the weights, the gradients, the optimizer's moments, and what a batch saves for the backward pass, if the model's
-    configuration has ``saved_numbers`` and the batches have ``largest_batch``. ``moments`` is the least number of moments per
-    parameter: 2 for AdamW, and 1 for Muon's matrices.
+    Counts the weights, gradients, optimizer moments, and values that a batch saves for the backward pass (if the configuration
+    has ``saved_numbers`` and the batches have ``largest_batch``). ``moments`` is the minimum number of moments per parameter: 2
+    for AdamW, and 1 for Muon's matrices.
     """
     needed = training_memory(model, batches, shards, moments)
     is_of_the_batch = getattr(batches, "batch_size", 2) != 1 and training_memory(model, None, shards, moments) != needed
@@ -116,7 +116,7 @@ def check_training_fits(model: Module, batches: object, shards: int = 1, moments
 
 
 def check_step_fits(batches: object, batches_per_step: int) -> None:
-    """Raise SettingError if the batches of one step do not fit in memory. All are drawn before the first is used."""
+    """Raise SettingError if one step's batches do not fit in memory. All are sampled before the first is used."""
     tokens = batches.largest_batch() if hasattr(batches, "largest_batch") else 0
     needed = int(batches_per_step) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
     setting = "gradient_accumulation_steps"
@@ -124,10 +124,10 @@ def check_step_fits(batches: object, batches_per_step: int) -> None:
 
 
 def training_memory(model: Module, batches: object, shards: int = 1, moments: int = 2) -> int:
-    """Return a lower bound of the bytes that training takes; measurements were less than twice as high. For ``moments``, see
+    """Return a lower bound on the bytes for training. Measured values were less than twice as high. For ``moments``, see
     ``check_training_fits``.
 
-    It counts the larger of the gradients and what a batch saves, which is released while the gradients are made.
+    Counts the larger of the gradients and a batch's saved values, which are released as gradients are computed.
     """
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -142,7 +142,7 @@ def training_memory(model: Module, batches: object, shards: int = 1, moments: in
 
 
 def in_bytes(count: int) -> str:
-    """Return a number of bytes as text: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
+    """Format a number of bytes: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
     if count >= 10**18:
         return f"10^{int(count.bit_length() * math.log10(2))} bytes"
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):

@@ -1,6 +1,6 @@
-"""The progress of a long task, and the signals that stop it.
+"""Show the progress of a long task, and stop it on signals.
 
-Progress is a bar on a terminal and in a notebook, and lines in a file or a pipe, where a bar would be one long line.
+Progress is a bar on a terminal or in a notebook, and separate lines in a file or pipe.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tinyformer.common.errors import escaped
 from tinytensor.device.forks import free_in_forks
 
 SECONDS_BETWEEN_LINES = 10.0
-WIDEST_LINE = 79  # columns of a line in a file
-TQDM_BAR = 10  # columns of its bar where the width of the terminal is not known
-LEAST_BAR = 4  # columns of the bar itself, without which it is left out
+WIDEST_LINE = 79  # columns per line in a file
+TQDM_BAR = 10  # columns of its bar if the terminal width is unknown
+LEAST_BAR = 4  # minimum columns of the bar; otherwise it is omitted
 MARKED = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 SHORT = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 COUNT = "{n_fmt}/{total_fmt}"
-OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # where the total is not known
+OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # if the total is unknown
 
 
 class Progress(Protocol):
-    """A display of a task's steps, results and lines of text. It is a context whose end closes it."""
+    """Protocol for displays of a task's steps, results and messages. As a context manager, it closes itself."""
 
     def update(self, n: float = 1) -> object:
         """Report ``n`` more steps."""
 
     def set_postfix_str(self, s: str) -> object:
-        """Show this text beside the steps, until the next one."""
+        """Show this text next to the steps until the next call."""
 
     def write(self, s: str) -> object:
-        """Print a line on standard output, without breaking the bar."""
+        """Print a line to standard output without breaking the bar."""
 
     def unpause(self) -> object:
-        """Leave out the time since the last step when the time left is computed."""
+        """Exclude the time since the last step from the estimate of remaining time."""
 
     def __enter__(self) -> Progress: ...
 
@@ -57,8 +57,8 @@ class Progress(Protocol):
 
 
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
-    """Return a display of the progress of ``total`` steps (None: unknown), of which ``initial`` were done before. With
-    ``quiet`` it shows nothing."""
+    """Return a progress display for ``total`` steps (None: unknown), starting after ``initial`` steps. If ``quiet``, it shows
+    nothing."""
     what = escaped(what)
     bar_class = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
     if bar_class is None:
@@ -71,7 +71,7 @@ def show_progress(what: str, total: int | None, unit: str, initial: int = 0, qui
 
 @contextmanager
 def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Iterator[Progress]:
-    """A context with such a display, which may be closed after its terminal is gone."""
+    """Context manager with a progress display that can be closed after its terminal is gone."""
     shown = show_progress(what, total, unit, initial, quiet)
     try:
         yield shown
@@ -81,9 +81,9 @@ def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, 
 
 
 def _notebook_bar() -> Any:
-    """Return tqdm's bar for notebooks if this is one with ipywidgets, otherwise None. (tqdm.auto warns if ipywidgets is
-    missing, and then draws a bar where only lines can be read.)"""
-    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # a notebook has imported it
+    """Return tqdm's notebook bar if this is a notebook with ipywidgets, otherwise None. (tqdm.auto warns if ipywidgets is
+    missing, then draws a bar where only lines are readable.)"""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # already imported in a notebook
     if get_shell is None or not hasattr(get_shell(), "kernel") or find_spec("ipywidgets") is None:
         return None
     from tqdm.notebook import tqdm as notebook_bar
@@ -92,30 +92,30 @@ def _notebook_bar() -> Any:
 
 
 def _after_fork() -> None:
-    """Release tqdm's second lock, which all processes share, in a forked child, where another thread may have held it.
+    """In a forked child, release tqdm's second lock. All processes share it, and another thread may have held it.
     (multiprocessing does this only in its own children.)"""
     shared = getattr(TqdmDefaultWriteLock, "mp_lock", None)
     if shared is not None:
         shared._semlock._after_fork()
 
 
-free_in_forks(TqdmDefaultWriteLock.th_lock)  # held while a bar is drawn
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+free_in_forks(TqdmDefaultWriteLock.th_lock)  # held while drawing a bar
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
 class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
-    """tqdm's bar, but a narrow terminal leaves out the less important numbers, where tqdm cuts through one."""
+    """tqdm's bar, except that a narrow terminal drops less important values instead of cutting through one."""
 
     @staticmethod
     def format_meter(
         n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **options: Any
     ) -> str:
-        """Return the bar as text. ``postfix`` has a task's results with ", " between them, the most important first. ``ncols``
-        is 0 if the terminal does not know its width."""
+        """Format the bar. ``postfix`` lists results separated by ", ", most important first. ``ncols`` is 0 if the terminal's
+        width is unknown."""
         if ncols == 0:
             ncols = shutil.get_terminal_size().columns - 1  # from COLUMNS, or 80
-        options["prefix"] = (options.get("prefix") or "").removesuffix(": ")  # tqdm's own form adds it, and so does MARKED
+        options["prefix"] = (options.get("prefix") or "").removesuffix(": ")  # both tqdm's format and MARKED add it
         parts = str(postfix).split(", ") if postfix else []
         forms: list[tuple[str | None, int]] = [(options.pop("bar_format", None), len(parts))]
         if total is None:
@@ -133,15 +133,15 @@ class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class Lines:
-    """Prints progress as lines on standard error: one for every text, and otherwise one every ten seconds. A wide line leaves
-    out the last parts of the text."""
+    """Prints progress as lines to standard error: one for every message, otherwise one every ten seconds. A wide line omits the
+    last parts of the text."""
 
     def __init__(self, what: str, total: int | None, unit: str, initial: int = 0):
         self.what = what
         self.total = total
         self.unit = unit
         self.done = self.initial = initial
-        self.spent = 0.0  # seconds spent on steps alone
+        self.spent = 0.0  # seconds spent on steps only
         self._since = self._last_line = time.monotonic()
 
     def update(self, n: float = 1) -> None:
@@ -154,15 +154,15 @@ class Lines:
             self._line("")
 
     def set_postfix_str(self, s: str) -> None:
-        """Show this text with the number of steps."""
+        """Show this text with the step count."""
         self._line(f", {s}")
 
     def write(self, s: str) -> None:
-        """Print a line on standard output."""
+        """Print a line to standard output."""
         print(s, flush=True)
 
     def unpause(self) -> None:
-        """Leave out the time since the last step when the time left is computed."""
+        """Exclude the time since the last step from the estimate of remaining time."""
         self._since = time.monotonic()
 
     def _line(self, more: str) -> None:
@@ -185,7 +185,7 @@ class Lines:
 
 
 def write_or_stop(stop: Callable[[str], None], write: Callable[..., object], *arguments: object) -> None:
-    """Call ``write``, which prints. If that fails, as when the terminal was closed, call ``stop`` with the reason."""
+    """Call ``write``, which prints. If that fails (for example, the terminal was closed), call ``stop`` with the reason."""
     try:
         write(*arguments)
     except OSError as error:
@@ -194,10 +194,10 @@ def write_or_stop(stop: Callable[[str], None], write: Callable[..., object], *ar
 
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.
+    """Context manager that calls ``stop`` with the signal name on Ctrl-C, SIGTERM and SIGHUP, so that training ends its step.
 
-    A second Ctrl-C interrupts immediately. The other two wake stopped workers, so that the step can end. A signal that was
-    ignored before, such as SIGHUP under nohup, stays ignored. Outside the main thread this does nothing, because Python
+    A second Ctrl-C interrupts immediately. The other two resume stopped workers, so that the step can end. Signals that were
+    ignored before, such as SIGHUP under nohup, stay ignored. Outside the main thread, this does nothing, because Python
     delivers signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -209,7 +209,7 @@ def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
 
     def handle(number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a forked child does not train: the previous handler runs
+        if os.getpid() != process:  # a forked child does not train: call the previous handler
             signal.signal(number, previous[signal.Signals(number)])
             signal.raise_signal(number)
             return

@@ -1,7 +1,7 @@
-"""Settings as fields of typed dataclasses: their help, checks of values against type hints, and old names.
+"""Settings as fields of typed dataclasses: help texts, checks against type hints, and old names.
 
-Files and command lines of earlier versions still work: what reads a run's settings, a checkpoint or a flag gets the new names
-here.
+Files and command lines of earlier versions still work: code that reads a run's settings, a checkpoint or a flag gets the new
+names here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Settings = TypeVar("Settings")
 
 
 def setting(default: Any, help: str, changeable: bool = False, unless: Mapping[str, Sequence[Any]] | None = None) -> Any:
-    """Return a field of a dataclass that ``add_settings`` turns into a flag with this help. --resume-changed may change a
-    ``changeable`` one. ``unless`` has the values of other fields that make this one useless, as in
-    ``unless={"schedule": ["constant"]}``: then ``check_effects`` refuses its flag.
+    """Return a dataclass field that ``add_settings`` turns into a flag with this help. If ``changeable``, --resume-changed may
+    change it. ``unless`` lists values of other fields that make this one useless, such as ``unless={"schedule":
+    ["constant"]}``. In that case, ``check_effects`` rejects its flag.
 
     >>> from dataclasses import dataclass
     >>> from tinyformer import setting
@@ -39,22 +39,22 @@ def setting(default: Any, help: str, changeable: bool = False, unless: Mapping[s
 
 
 def as_flag(name: str) -> str:
-    """Return the flag of a setting: --batch-size for batch_size."""
+    """Return a setting's flag: --batch-size for batch_size."""
     return "--" + name.replace("_", "-")
 
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
-    """Return a dataclass of this ``kind`` from its fields among ``values``, such as ``vars(arguments)``, and from ``more``."""
+    """Build a dataclass of type ``kind`` from its fields in ``values``, such as ``vars(arguments)``, and from ``more``."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names}, **more)
 
 
 def check_effects(config: Any, given: Iterable[str]) -> None:
-    """Raise SettingError if a setting that was ``given``, such as the names of ``vars(arguments)``, has no effect beside the
-    others.
+    """Raise SettingError if a ``given`` setting (such as the names in ``vars(arguments)``) has no effect because of other
+    settings.
 
-    Rules beyond ``unless`` are in ``config.without_effect()``, if there is such a method: it yields the name of a setting
-    without effect, with those that it depends on, and the message.
+    For rules beyond ``unless``, ``config.without_effect()``, if defined, yields the name of each setting without effect, with
+    those that it depends on, and a message.
     """
     names = set(given)
     for (name, *others), message in getattr(config, "without_effect", tuple)():
@@ -69,13 +69,13 @@ def check_effects(config: Any, given: Iterable[str]) -> None:
 
 
 def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:
-    """Return the names of the settings that differ between ``values``, such as ``vars(arguments)``, and ``saved``."""
+    """Return the names of settings that differ between ``values``, such as ``vars(arguments)``, and ``saved``."""
     names = [field.name for field in dataclasses.fields(kind)]
     return [name for name in names if name in values and values[name] != getattr(saved, name)]
 
 
 def is_changeable(kind: type, name: str) -> bool:
-    """Return whether a resumed run may change this setting."""
+    """Return True if a resumed run may change this setting."""
     return any(field.name == name and field.metadata.get("changeable", False) for field in dataclasses.fields(kind))
 
 
@@ -96,14 +96,14 @@ def at_least(config: object, **least: float) -> None:
 
 
 def one_of(config: object, name: str, choices: Iterable[str]) -> None:
-    """Raise SettingError if this setting is not among the choices."""
+    """Raise SettingError if this setting is not one of the choices."""
     if getattr(config, name) not in choices:
         raise SettingError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
 
 
 def differences(trained: Any, current: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield the settings in ``trained`` that are missing or different in ``current``: (a key such as model.num_heads, the value
-    in ``trained``, the value in ``current``)."""
+    """Yield settings in ``trained`` that are missing or different in ``current``: (key such as model.num_heads, value in
+    ``trained``, value in ``current``)."""
     if isinstance(trained, Mapping) and isinstance(current, Mapping):
         for name, value in trained.items():
             yield from differences(value, current.get(name), f"{key}.{name}" if key else name)
@@ -113,16 +113,15 @@ def differences(trained: Any, current: Any, key: str = "") -> Iterator[tuple[str
 
 Made = TypeVar("Made")
 
-_OFF: tuple[Any, ...] = (None, False, "", "none", [], {})  # values of what is switched off; False is 0, too
+_OFF: tuple[Any, ...] = (None, False, "", "none", [], {})  # values that mean "off"; False also covers 0
 _WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "text", type(None): "null"}
 
 
 def read_value(hint: Any, value: Any, name: str) -> Any:
-    """Convert a value of a JSON file to its type ``hint``: a dataclass from an object, a tuple from a list, a float from any
-    finite number.
+    """Convert a JSON value to its type ``hint``: an object to a dataclass, a list to a tuple, any finite number to a float.
 
     The hint may be int, float, bool, str, None, Any, a union of these, list[...], tuple[...], dict[str, ...], or a dataclass
-    with such fields. Raises UserError with the value's ``name`` if the value has another type.
+    with such fields. Raises UserError with the value's ``name`` for any other type.
     """
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -134,7 +133,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
     elif dataclasses.is_dataclass(hint):
         return read_dataclass(hint, value, name)  # type: ignore[arg-type]
     elif origin is list and isinstance(value, list):
-        if parts[0] in (str, int) and set(map(type, value)) <= {parts[0]}:  # a vocabulary, whose items are a million
+        if parts[0] in (str, int) and set(map(type, value)) <= {parts[0]}:  # a vocabulary with a million items
             return list(value)
         return [read_value(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
     elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
@@ -149,10 +148,10 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
 
 
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
-    """Make a dataclass from a JSON object, which must have a value for each field without a default.
+    """Build a dataclass from a JSON object, which must have a value for each field without a default.
 
-    Unknown keys, which are another version's, are ignored if they are switched off, such as null or false. Raises UserError for
-    the first key that is missing, has another type, or is unknown and not switched off; and whatever the dataclass raises.
+    Unknown keys from another version are ignored if they are off, such as null or false. Raises UserError for the first key
+    that is missing, of the wrong type, or unknown and not off. Also raises errors of the dataclass itself.
     """
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, got {_shown(value)}")
@@ -167,8 +166,7 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
 
 
 def check_known(value: Mapping[str, Any], known: Collection[str], name: str = "") -> None:
-    """Raise UnknownField for the first unknown key of a JSON object that is not switched off. It suggests a field with a
-    similar name."""
+    """Raise UnknownField for the first unknown key of a JSON object that is not off. The message suggests a similar field."""
     for key, item in value.items():
         if key not in known and item not in _OFF:
             near = difflib.get_close_matches(str(key)[:40], known, 1, 0.75)
@@ -180,8 +178,8 @@ def check_known(value: Mapping[str, Any], known: Collection[str], name: str = ""
 
 
 def check_fields(config: Any) -> None:
-    """Raise SettingError if a field of a dataclass does not have the type of its hint, such as text for a number, 1.5 for an
-    integer, or an infinite float. Call it first in ``__post_init__``, so that later checks can compare numbers."""
+    """Raise SettingError if a dataclass field does not match its type hint, for example text for a number, 1.5 for an integer,
+    or an infinite float. Call it first in ``__post_init__``, so that later checks can compare numbers."""
     hints = _hints(type(config))  # type: ignore[arg-type]
     for field in dataclasses.fields(config):
         hint, value = hints[field.name], getattr(config, field.name)
@@ -191,7 +189,7 @@ def check_fields(config: Any) -> None:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Return whether a value has the type of this hint, without checking the items of lists and objects."""
+    """Return True if a value has the type of this hint. Items of lists and objects are not checked."""
     if hint is Any:
         return True
     if hint is bool:
@@ -211,7 +209,7 @@ def _fits(hint: Any, value: Any) -> bool:
 def _is_finite(value: numbers.Real) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that is too large for a float
+    except OverflowError:  # an integer too large for a float
         return False
 
 
@@ -237,28 +235,28 @@ def _in_words(hint: Any) -> str:
 
 
 def _shown(value: Any, limit: int = 40) -> str:
-    """Return a value for a message, shortened."""
+    """Return a shortened value for a message."""
     try:
         shown = repr(value)
-    except (RecursionError, ValueError):  # it is nested too deeply, or an integer with too many digits to print
-        from tinytensor.common.wording import a_or_an  # here, so that parsing a command line does not load tinytensor
+    except (RecursionError, ValueError):  # nested too deeply, or an integer with too many digits
+        from tinytensor.common.wording import a_or_an  # parsing a command line must not load tinytensor
 
         shown = f"{a_or_an(type(value).__name__)} that is too large to show"
     return shortened(shown, limit)
 
 
-# A setting's old name -> its new name.
+# Maps a setting's old name to its new name.
 SETTINGS = {"d_inner": "d_ff", "accumulation": "gradient_accumulation_steps"}
 
-# A setting's new name -> its old values -> the new ones. "gelu" was always the tanh form.
+# Maps a setting's new name to its old values and their new values. "gelu" was always the tanh form.
 VALUES = {"activation": {"gelu": "gelu_tanh"}}
 
-# A layer's old name -> its new name, in the names of weights such as blocks.0.feed_forward.expand.weight.
+# Maps a layer's old name to its new name, as in weight names such as blocks.0.feed_forward.expand.weight.
 LAYERS = {"expand": "up", "contract": "down"}
 
 
 def with_new_names(settings: Any) -> Any:
-    """A run's settings as JSON has them, with new names and values in every part. Raises ValueError where a part has a setting
+    """Return a run's JSON settings with new names and values in every section. Raises ValueError if a section has a setting
     under both names."""
     if not isinstance(settings, Mapping):
         return settings
@@ -269,25 +267,25 @@ def _renamed(part: Mapping[str, Any]) -> dict[str, Any]:
     for old, new in SETTINGS.items():
         if old in part and new in part:
             raise ValueError(f"it has both {new} and {old}, which is the old name of the same setting")
-    if "muon_learning_rate" in part and "optimizer" not in part:  # it decided which optimizer trained
+    if "muon_learning_rate" in part and "optimizer" not in part:  # it selected the optimizer
         part = {**part, "optimizer": "muon" if part["muon_learning_rate"] else "adamw"}
     names = {old: SETTINGS.get(old, old) for old in part}
     renamed = {names[old]: new_value(names[old], value) for old, value in part.items()}
-    if renamed.get("d_ff") == 0 and isinstance(renamed.get("d_model"), int):  # it stood for this with every activation
+    if renamed.get("d_ff") == 0 and isinstance(renamed.get("d_model"), int):  # with any activation, 0 used to mean this
         renamed["d_ff"] = 4 * renamed["d_model"]
     return renamed
 
 
 def old_names(name: str) -> list[str]:
-    """The old names of a setting."""
+    """Return the old names of a setting."""
     return [old for old, new in SETTINGS.items() if new == name]
 
 
 def new_value(name: str, value: Any) -> Any:
-    """The value of the setting ``name``: the new one for an old one, any other as it is."""
+    """Return the new value of the setting ``name`` for an old value. Other values are unchanged."""
     return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
 
 
 def new_weight_name(name: str) -> str:
-    """The name of a weight, with new names of its layers."""
+    """Return a weight's name with new layer names."""
     return ".".join(LAYERS.get(layer, layer) for layer in name.split("."))

@@ -1,4 +1,4 @@
-"""Sequences of vectors instead of ids, such as those of sounds."""
+"""Sequences of vectors instead of ids, such as sounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tinytensor.device.backend import default_dtype, host
 
 
 class Vectors(NamedTuple):
-    """A batch of sequences of vectors, which an encoder takes instead of ids.
+    """A batch of vector sequences, an encoder input in place of ids.
 
-    ``values`` (batch, frames, features) and ``lengths`` (batch,), the number of frames of each sequence. Later frames are
-    padding and change nothing.
+    ``values`` (batch, frames, features) are the vectors, and ``lengths`` (batch,) the number of frames per sequence. Later
+    frames are padding and have no effect.
     """
 
     values: Tensor
@@ -24,7 +24,7 @@ class Vectors(NamedTuple):
 
 
 def padded_vectors(rows: Sequence[Any]) -> Vectors:
-    """Return a batch of sequences of vectors, NumPy arrays (frames, features), padded with zeros."""
+    """Pad sequences of vectors, NumPy arrays (frames, features), with zeros. Return a batch."""
     lengths = [len(row) for row in rows]
     values = host.zeros((len(rows), max(lengths), rows[0].shape[1]), dtype=default_dtype)
     for out, row in zip(values, rows):
@@ -33,7 +33,7 @@ def padded_vectors(rows: Sequence[Any]) -> Vectors:
 
 
 def check_vectors(source: Any, features: int) -> None:
-    """Raise UserError unless the source is ``Vectors`` of so many features, or for 0 features, ids."""
+    """Raise UserError unless the source is ``Vectors`` with this many features, or ids if ``features`` is 0."""
     if isinstance(source, Vectors) != bool(features):
         expected, actual = ("Vectors", "ids") if features else ("ids", "Vectors")
         raise UserError(f"this model reads {expected}, not {actual}: its source_features is {features}")
@@ -46,7 +46,7 @@ def check_vectors(source: Any, features: int) -> None:
 
 
 def check_lengths(source: Vectors) -> None:
-    """Raise UserError for a sequence with no frames, or more than the batch has. This waits for a GPU."""
+    """Raise UserError for a sequence with no frames, or more than the batch has. Synchronizes with a GPU."""
     lengths, frames = host.asarray(source.lengths.numpy()), source.values.shape[1]
     wrong = lengths[(lengths < 1) | (lengths > frames)]
     if wrong.size:

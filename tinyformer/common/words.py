@@ -1,23 +1,23 @@
-"""Words by Unicode's rules (Unicode Standard Annex 29), for all code that cuts texts into words.
+"""Words by Unicode rules (Unicode Standard Annex 29), for all code that splits text into words.
 
-Unicode leaves open how scripts without spaces between words are cut. Here a run of their letters is one word, so that a text
-that another program has cut stays as it is.
+Unicode does not define words for scripts without spaces. Here, a run of their letters is one word, so that text segmented by
+another program stays unchanged.
 """
 
 from __future__ import annotations
 
 import regex
 
-# Letters, digits, and the accents and vowel signs on them.
-_FIRST = r"\p{L}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"  # an accent begins no word
+# Letters, digits, and their accents and vowel signs.
+_FIRST = r"\p{L}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"  # a word cannot start with an accent
 _LETTERS = _FIRST + r"\p{M}"
-# Invisible characters within words: soft hyphens, word joiners, marks of direction, joiners of Indian letters.
+# Invisible characters inside words: soft hyphens, word joiners, direction marks, Indic joiners.
 _UNSEEN = r"\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}"
 _RUN = rf"[{_FIRST}][{_LETTERS}]*(?:[{_UNSEEN}]+[{_LETTERS}]+)*"
 
 
 def _between(left: str, marks: str, right: str) -> str:
-    """One of the marks where the characters beside it are of these kinds."""
+    """Return a pattern for one of the marks between characters of these classes."""
     return rf"(?<=[{left}][{_UNSEEN}]*)[{marks}][{_UNSEEN}]*(?=[{right}])"
 
 
@@ -35,8 +35,8 @@ _WORD = rf"{_RUN}(?:[{_UNSEEN}]*(?:{_INSIDE}){_RUN})*"
 
 # The words of a text, and nothing else.
 WORDS = regex.compile(_WORD)
-# Two letters of a flag. (\X would look at all flags before it, to know which letters go together.)
+# A flag emoji's two letters. (\X would scan all preceding flags to pair the letters.)
 _FLAG = r"\p{GCB=Regional_Indicator}{1,2}[\p{GCB=Extend}\p{GCB=ZWJ}]*"
-# The words, and the single marks between them, such as an emoji of several parts. White space is left out, and so is what
-# nobody sees where it is in no word.
+# Words, and single marks between them, such as a composed emoji. White space and invisible characters outside words are
+# skipped.
 WORDS_AND_MARKS = regex.compile(rf"{_WORD}|{_FLAG}|(?![\s\p{{Cf}}])\X")

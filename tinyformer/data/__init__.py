@@ -1,4 +1,4 @@
-"""Reading texts and sentence pairs, masking tokens, and making batches.
+"""Read text and sentence pairs, mask tokens, and make batches.
 
-Read ``text`` and ``batches`` first, then ``pairs`` and ``pair_files``, then ``masking``. This package imports only common/.
+Read ``text`` and ``batches`` first. Continue with ``pairs``, ``pair_files`` and ``masking``. This package imports only common/.
 """

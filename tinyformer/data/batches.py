@@ -1,4 +1,4 @@
-"""The parts all batches of token ids share (shards, padding, checks), and batches of labeled texts."""
+"""Shared code of all token batches (shards, padding, checks), and batches of labeled sequences."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Self = TypeVar("Self", bound="Rows")
 
 @dataclass
 class Rows:
-    """The base of every batch: a dataclass whose tensors and NumPy arrays have one row per sequence. ``num_targets`` counts the
-    targets of all rows."""
+    """Base class of batches: a dataclass whose tensors and NumPy arrays have one row per sequence. ``num_targets`` is the total
+    number of targets."""
 
     def split(self: Self, parts: int) -> list[Self]:
-        """Split the rows into ``parts`` shards whose sizes differ by at most one row; fewer shards if there are fewer rows.
+        """Split the rows into ``parts`` shards whose sizes differ by at most one row. With fewer rows, return fewer shards.
 
-        Each shard keeps the ``num_targets`` of the full batch, over which the loss is averaged.
+        Each shard keeps the ``num_targets`` of the full batch as the denominator of the mean loss.
         """
         if parts == 1:
             return [self]
@@ -41,7 +41,7 @@ class Rows:
 
 @dataclass
 class Batch(Rows):
-    """Inputs: token ids (batch, length). Targets: the ids one position later, or one class per row."""
+    """Inputs: token ids (batch, length). Targets: the ids shifted by one position, or one class per row."""
 
     inputs: Tensor
     targets: Tensor
@@ -49,37 +49,37 @@ class Batch(Rows):
 
 
 class Batches(Protocol):
-    """A source of training and validation batches."""
+    """Protocol for sources of training and validation batches."""
 
     def sample(self) -> Any:
         """Return the next training batch."""
 
     def validation_batches(self) -> Iterator[Any]:
-        """Iterate over the validation split in batches."""
+        """Iterate over the batches of the validation split."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of ``sample``, as values for JSON."""
+        """Return the JSON-serializable state of ``sample``."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
+        """Restore a state returned by ``get_state``."""
 
 
 class Seeded:
-    """The state of batches that draw from one random generator."""
+    """State of batches that use a single random generator."""
 
     _rng: Any
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the random generator, as values for JSON."""
+        """Return the JSON-serializable state of the random generator."""
         return dict(self._rng.bit_generator.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
+        """Restore a state returned by ``get_state``."""
         self._rng.bit_generator.state = state
 
 
 def check_fraction(validation_fraction: float, test_fraction: float = 0.0) -> None:
-    """Raise SettingError unless the fractions leave something to train on. ``test_fraction`` may be 0."""
+    """Raise SettingError unless the fractions leave training data. ``test_fraction`` may be 0."""
     if not 0.0 < validation_fraction < 1.0:
         raise SettingError(f"validation_fraction must be above 0 and below 1, got {validation_fraction}")
     if not 0.0 <= test_fraction < 1.0 - validation_fraction:
@@ -90,7 +90,7 @@ def check_fraction(validation_fraction: float, test_fraction: float = 0.0) -> No
 def check_batch_fits(batch_size: int, tokens: int) -> None:
     """Raise SettingError if the ids of a batch, ``tokens`` per row, do not fit in memory.
 
-    This counts only the ids and their positions in the text. A model needs far more, which is checked elsewhere.
+    Counts only the ids and their positions in the text. A model needs far more memory; other checks cover that.
     """
     needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
     if int(batch_size) > 1:
@@ -102,7 +102,7 @@ def check_batch_fits(batch_size: int, tokens: int) -> None:
 def check_ids(ids: Any, vocab_size: int) -> None:
     """Raise UserError unless all ids, a NumPy array or a sequence, are integers from 0 to vocab_size - 1.
 
-    Models check their ids only on the CPU: on a GPU, a check would have to synchronize.
+    Models check their ids only on the CPU. On a GPU, the check would force a synchronization.
     """
     ids = host.asarray(ids)
     if ids.size:
@@ -113,7 +113,7 @@ def check_ids(ids: Any, vocab_size: int) -> None:
 
 
 def check_integers(ids: Any) -> None:
-    """Raise UserError unless an array holds integers that fit in int64. A conversion would change other numbers silently."""
+    """Raise UserError unless an array holds integers that fit in int64. Conversion would silently change other values."""
     if ids.dtype.kind not in "iu":
         raise UserError(f"token ids must be integers, got {ids.dtype}: a tokenizer's encode returns them")
     if ids.dtype.kind == "u" and ids.size and ids.max() > host.iinfo(host.int64).max:
@@ -121,7 +121,7 @@ def check_integers(ids: Any) -> None:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
-    """Return rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are padded with ``pad``.
+    """Pad rows of ids to the longest with ``pad`` and return a NumPy array (batch, length).
 
     >>> from tinyformer import padded
     >>> padded([[1, 2, 3], [4]], pad=0).tolist()
@@ -133,16 +133,16 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------------- texts with labels
+# ----------------------------------------------------------------------------------------------------------- labeled sequences
 
 
-Labelled = tuple[Sequence[int], Any]  # the ids of a text and its class
+Labelled = tuple[Sequence[int], Any]  # the ids of a sequence and its class
 
 
 class LabelledBatches(Seeded):
-    """Padded batches of labeled texts. Training batches are drawn at random; validation takes every text in order.
+    """Padded batches of labeled sequences. Training batches are random; validation uses every sequence in order.
 
-    Raises UserError if either split is empty, or if a batch does not fit in memory.
+    Raises UserError if a split is empty or a batch does not fit in memory.
     """
 
     def __init__(self, training: Sequence[Labelled], validation: Sequence[Labelled], pad: int, batch_size: int, seed: int = 0):
@@ -163,11 +163,11 @@ class LabelledBatches(Seeded):
         return self._batch([self.training[i] for i in self._rng.integers(0, len(self.training), self.batch_size)])
 
     def largest_batch(self) -> int:
-        """Return a lower bound for the number of tokens in the largest training batch."""
+        """Return a lower bound on the number of tokens in the largest training batch."""
         return int(self.batch_size) * min(len(ids) for ids, _ in self.training)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
-        """Iterate over the validation texts in order."""
+        """Iterate over the validation sequences in order."""
         for first in range(0, len(self.validation), batch_size):
             yield self._batch(self.validation[first : first + batch_size])
 

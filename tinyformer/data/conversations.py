@@ -1,4 +1,4 @@
-"""Conversations to learn from: one JSON list of messages per line, and batches in which only the answers are targets."""
+"""Conversations as training data: one JSON list of messages per line, in batches where only the answers are targets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, LabelledBatches, check_fraction, padded
 from tinytensor.common.wording import counted
 
-IGNORED = -100  # the target of a token that is not learned
-Row = tuple[list[int], list[bool]]  # the ids of a conversation, and whether each is learned
+IGNORED = -100  # the target of a token that is not trained on
+Row = tuple[list[int], list[bool]]  # the ids of a conversation, and whether to train on each
 
 
 def is_conversation(value: Any) -> bool:
@@ -23,7 +23,7 @@ def is_conversation(value: Any) -> bool:
 
 
 def conversations_in(text: str) -> list[list[dict[str, Any]]] | None:
-    """Return the conversations of a text that has one per line, in JSON. None for any other text."""
+    """Return the conversations of a file's text, one JSON list per line. Return None for any other text."""
     if not text.startswith("["):
         return None
     try:
@@ -34,14 +34,13 @@ def conversations_in(text: str) -> list[list[dict[str, Any]]] | None:
 
 
 class ConversationBatches(LabelledBatches):
-    """Padded batches of conversations, one per row. Training batches are drawn at random; validation takes every conversation
-    in order.
+    """Padded batches of conversations, one per row. Training batches are random; validation uses every conversation in order.
 
-    ``rows`` hold the ids of each conversation and whether each id is learned. Rows are truncated to ``block_size`` + 1 tokens;
-    ``left_out`` counts the rows dropped because they then have nothing to learn. Targets that are not learned are -100.
+    ``rows`` hold the ids of each conversation and a flag per id: whether to train on it. Rows are truncated to ``block_size`` +
+    1 tokens. ``left_out`` counts rows dropped because truncation left nothing to train on. All other targets are -100.
 
     The last ``validation_fraction`` of the rows is the validation split, and the first ``test_fraction`` the test split. Raises
-    UserError if a split is empty, or if a batch does not fit in memory.
+    UserError if a split is empty or a batch does not fit in memory.
     """
 
     unit = "conversation"
@@ -69,14 +68,14 @@ class ConversationBatches(LabelledBatches):
         super().__init__(kept[first:last], kept[last:], 0, batch_size, seed)
 
     def opening(self) -> tuple[list[int], list[int]]:
-        """Return the ids of the last conversation up to its last answer, and that answer's ids."""
+        """Return the ids of the last conversation before its last answer, and the ids of that answer."""
         ids, learned = self.validation[-1]
         end = len(learned) - learned[::-1].index(True)
         start = end - next((i for i, is_learned in enumerate(reversed(learned[:end])) if not is_learned), end)
         return list(ids[:start]), list(ids[start:end])
 
     def with_test_split(self) -> ConversationBatches:
-        """Return the same batches with the test split for validation."""
+        """Return the same batches with the test split used for validation."""
         testing = copy.copy(self)
         testing.validation = [*self.test]
         return testing

@@ -1,4 +1,4 @@
-"""Reading one field from files of records: JSON Lines, JSON, CSV and TSV."""
+"""Read one field from files of records: JSON Lines, JSON, CSV and TSV."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tinyformer.data.conversations import is_conversation
 from tinytensor.common.wording import counted
 
 FORMATS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
-SEPARATOR = re.compile(r"\s*sep=(.)\s*", re.IGNORECASE)  # a line that Excel writes and reads
+SEPARATOR = re.compile(r"\s*sep=(.)\s*", re.IGNORECASE)  # Excel's separator line
 QUOTED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted field
 QUOTED_TABS = re.compile(r'"(?:[^"]|"")*"(?=\t|\Z)')  # a quoted field that may contain tabs
 QUOTED_LINES = re.compile(r'"((?:[^"\t]|"")*)"(?=[\t\n]|\Z)')  # a quoted field that may span lines
-SHOWN = 8  # fields that a message names
+SHOWN = 8  # the number of fields that a message lists
 
 
 def format_of(path: str | Path) -> str:
-    """Return the record format that a file's name announces, or "" if it announces none."""
+    """Return the record format implied by a file name, or "" if there is none."""
     return FORMATS.get(Path(path).suffix.lower(), "")
 
 
 def field_of(path: str | Path, text: str, field: str) -> str:
-    """Return the text of a ``field`` of every record in a file, each starting on a new line. A conversation becomes JSON.
+    """Return the text of ``field`` from every record in a file, each starting on a new line. Conversations become JSON.
 
-    The field is a key or a column's name; without a header row, the number of a column, from 1. Records whose field is missing
-    or blank are skipped, and a line on standard error counts them. Raises UserError, which names the file and the line, for a
-    file in another format, for a value that is not a string, and if no record has text.
+    The field is a key or a column name. If there is no header row, it is a column number, starting at 1. Records whose field is
+    missing or blank are skipped, and their number is printed to standard error. Raises UserError, with the file and line, if
+    the format is invalid, a value is not a string, or no record has text.
     """
     if not format_of(path):
         raise UserError(f"{path} has no fields (only these files do: {', '.join(FORMATS)}): read it without a field")
@@ -58,7 +58,7 @@ def field_of(path: str | Path, text: str, field: str) -> str:
 
 
 def _check_unicode(value: str, position: str, field: str) -> None:
-    """Raise UserError for half a surrogate pair: JSON escapes some characters as two halves, and one may be missing."""
+    """Raise UserError for an unpaired surrogate. JSON escapes some characters as two surrogates; one may be missing."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -67,7 +67,7 @@ def _check_unicode(value: str, position: str, field: str) -> None:
 
 
 def notice(path: str | Path, text: str) -> str:
-    """Return a note that a file of records is read with its markup, and which fields it has. "" for any other file."""
+    """Return a note that a record file is read with its markup, with a list of its fields. Return "" for any other file."""
     fields = _first_fields(path, text) if format_of(path) else []
     if not fields:
         return ""
@@ -75,7 +75,7 @@ def notice(path: str | Path, text: str) -> str:
 
 
 def _first_fields(path: str | Path, text: str) -> list[str]:
-    """Return the names of the first record's fields, or [] if the file is damaged."""
+    """Return the field names of the first record, or [] if the file is damaged."""
     try:
         return next(_fields(path, text.lstrip()))
     except (StopIteration, UserError, ValueError, csv.Error):
@@ -83,7 +83,7 @@ def _first_fields(path: str | Path, text: str) -> list[str]:
 
 
 def _remedy(path: str | Path, text: str, field: str) -> str:
-    """Return what to do about a field without text, for the end of a message."""
+    """Return a suggestion, for the end of a message, if a field has no text."""
     names = [name for name in _first_fields(path, text) if name != field]
     return f": choose another field ({_listed(names)})" if names else ": read it without a field"
 
@@ -94,8 +94,8 @@ def _listed(fields: list[str]) -> str:
 
 
 def rows_of(path: str | Path, text: str) -> list[list[Any]]:
-    """Return the names of the fields in a file of records, then the values of each record in that order, None where one is
-    missing. The fields of an object in a record count as the record's. Raises UserError for a damaged file."""
+    """Return the field names of a record file, then the values of each record in the same order (None if missing). Fields of
+    nested objects count as the record's. Raises UserError for a damaged file."""
     if format_of(path) == "a table":
         return [row for _, row in _rows(path, text)]
     records = []
@@ -112,7 +112,7 @@ def rows_of(path: str | Path, text: str) -> list[list[Any]]:
 
 
 def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]]:
-    """Iterate over the position of each record, such as "line 7", and its value of the field."""
+    """Iterate over each record's position, such as "line 7", and its value of the field."""
     if format_of(path) == "a table":
         yield from _column(path, text, field)
         return
@@ -120,7 +120,7 @@ def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
 
 
 def _records(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Iterate over the positions and objects of a JSON or JSON Lines file. Raises UserError for anything but an object."""
+    """Iterate over the positions and objects of a JSON or JSON Lines file. Raises UserError for any other value."""
     for position, record in _objects(path, text):
         if not isinstance(record, dict):
             raise UserError(f"{path}, {position}: expected an object, got {shortened(json.dumps(record), 60)}")
@@ -140,7 +140,7 @@ def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _has_lines_of_json(text: str) -> bool:
-    """Return True if a file named .json has an object on each line, as many published ones do."""
+    """Return True if a .json file has an object on each line, as many published files do."""
     first, _, remainder = text.strip().partition("\n")
     try:
         return bool(remainder) and isinstance(json.loads(first), dict)
@@ -149,12 +149,12 @@ def _has_lines_of_json(text: str) -> bool:
 
 
 def _parsed(path: str | Path, text: str, line: int) -> Any:
-    """Parse a line of a file, or with line 0 the complete file, as JSON."""
+    """Parse a line as JSON, or the complete file if ``line`` is 0."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {line or error.lineno}: invalid JSON ({error.msg}, character {error.colno})") from None
-    except (RecursionError, ValueError):  # the latter for an integer with thousands of digits
+    except (RecursionError, ValueError):  # ValueError: an integer with thousands of digits
         position = f", line {line}" if line else ""
         raise UserError(f"{path}{position}: the JSON is nested too deeply, or has too long a number") from None
 
@@ -168,7 +168,7 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         column = names.index(field)
     elif field.isascii() and field.isdigit() and 1 <= int(field[:9]) <= len(names):
         column = int(field) - 1
-        yield "line 1", names[column]  # without a header row, the first line is a record
+        yield "line 1", names[column]  # if there is no header row, the first line is a record
     else:
         choice = f"choose one of {_listed(names)}" if names else "the file has no columns"
         raise UserError(f"{path}, line 1: no column {field}: {choice}")
@@ -176,8 +176,7 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
 
 
 def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Iterate over the nonempty rows of a table, each with the number of its last line. Raises UserError for a row whose length
-    differs from the first one's."""
+    """Iterate over the nonempty rows of a table, each with its last line number. Raises UserError if the row lengths differ."""
     first = text.split("\n", 1)[0]
     separator = SEPARATOR.fullmatch(first)
     text, before = (text[len(first) + 1 :], 1) if separator else (text, 0)
@@ -210,8 +209,8 @@ def _rows_between(path: str | Path, text: str, mark: str, before: int) -> Iterat
 def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
     """Iterate over the rows of a tab-separated table.
 
-    In such files a quotation mark is often part of the text. It quotes a field only if a second mark ends the field: on the
-    same line, or, with no tab in between, on a later line if the row is then as long as the first.
+    In TSV files, a quotation mark is often part of the text. It quotes a field only if a second mark ends the field: on the
+    same line or, if there is no tab in between, on a later line that makes the row as long as the first.
     """
     start, line, width = 0, 0, 0
     while start < len(text):
@@ -227,8 +226,8 @@ def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _over_lines(text: str, start: int, end: int, width: int) -> tuple[list[str], int] | None:
-    """Return the row of several lines that begins with the line from ``start`` to ``end``, and its end. None for a row of one
-    line."""
+    """Return the row that starts with the line from ``start`` to ``end`` and spans several lines, and its end. Return None for
+    a one-line row."""
     fields: list[str] = []
     while len(fields) < width:
         last = max(start, text.rfind("\t", start, end) + 1)

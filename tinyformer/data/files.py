@@ -1,4 +1,4 @@
-"""Files on the disk: whether they can be read, the text in them, and which files of a folder are text."""
+"""Check files, read text from them, and find the text files in a folder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tinyformer.common.files import open_file
 from tinytensor.common.wording import counted
 from tinytensor.device.disk import write_text
 
-READING = 3  # least bytes of memory per byte of a file: the bytes, the text, and a result of the text
+READING = 3  # minimum bytes of memory per byte of a file: bytes, text and a result of the text
 
 
 def status(path: str | Path, wanted: str) -> os.stat_result:
-    """Return the status of the file or folder at a path, following links. Raises UserError if there is none; ``wanted`` ends
-    the message and says what to do."""
+    """Return the status of the file or folder at a path, following links. Raises UserError if it does not exist. ``wanted``
+    ends the message with the fix."""
     if not os.fspath(path):
         raise UserError(f"the path is empty: {wanted}")
     try:
@@ -36,8 +36,8 @@ def status(path: str | Path, wanted: str) -> os.stat_result:
 
 
 def check_file(path: str | Path, wanted: str, *like: str) -> int:
-    """Return the size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end. For
-    a folder, the message suggests a file in it that matches a pattern of ``like``, such as "*.wav"."""
+    """Return the size of a regular file. Raises UserError for anything else, since reading a pipe or device may never end. For
+    a folder, the message suggests a file that matches a pattern in ``like``, such as "*.wav"."""
     entry = status(path, wanted)
     if not stat.S_ISREG(entry.st_mode):
         names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -48,7 +48,7 @@ def check_file(path: str | Path, wanted: str, *like: str) -> int:
 
 
 def _file_in(folder: str | Path, patterns: Sequence[str]) -> Path | None:
-    """Return the first visible file in a folder that matches one of these patterns, trying the patterns in order."""
+    """Return the first visible file in a folder that matches a pattern, trying the patterns in order."""
     with suppress(OSError):
         for pattern in patterns:
             if matches := sorted(path for path in Path(folder).glob(pattern) if path.is_file() and path.name[0] != "."):
@@ -57,21 +57,21 @@ def _file_in(folder: str | Path, patterns: Sequence[str]) -> Path | None:
 
 
 def decoded(path: str | Path, content: bytes | bytearray) -> str:
-    """Return the text of a UTF-8 file's ``content``, without a byte order mark, and with ``\\n`` at the end of each line.
+    """Decode a UTF-8 file's ``content``. Drops a byte order mark and converts line ends to ``\\n``.
 
-    Raises UserError if it is not UTF-8. The message names the file and the byte, and says how to convert the file.
+    Raises UserError if it is not UTF-8. The message shows the file, the byte, and how to convert the file.
     """
     try:
         text = content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): {how_to_read(path, content)}") from None
-    if 5 * content.count(0) > len(content):  # as UTF-16 without its mark has for ASCII
+    if 5 * content.count(0) > len(content):  # as in UTF-16 ASCII text without a byte order mark
         raise UserError(f"{path} is not UTF-8 text (byte {content.index(0)}): {how_to_read(path, content)}")
     return with_newlines(text)
 
 
 def with_newlines(text: str) -> str:
-    r"""Replace Windows's ``\r\n`` and old Macs' ``\r`` by ``\n``. A lone ``\r`` is kept if the text has other line ends."""
+    r"""Replace Windows ``\r\n`` and old Mac ``\r`` with ``\n``. A lone ``\r`` stays if the text has other line ends."""
     text = text.replace("\r\n", "\n")
     return text if "\n" in text.rstrip("\r\n") else text.replace("\r", "\n")
 
@@ -79,7 +79,7 @@ def with_newlines(text: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- folders
 
 
-# What a run writes into its folder. If the folder to read is a run's own, these files are skipped and the other texts are read.
+# Files that a run writes to its folder. When reading a run's own folder, skip them and read the other text files.
 OF_A_RUN = (
     "config.json", "tokenizer.json", "log.csv", "sample.txt", "loss.png", "attention*.png", "*.safetensors", "tensorboard",
 )  # fmt: skip
@@ -87,20 +87,20 @@ OF_A_RUN = (
 CHECKPOINTS = ("*.safetensors", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "pytorch_model*.bin")
 MARK = ".tinyformer"
 MARKS = (f"{MARK}*", ".lock")
-SNIFFED = 1 << 16  # bytes read at a time to see whether a file is text
+SNIFFED = 1 << 16  # bytes per read when checking whether a file is text
 
 
 def mark_results(folder: Path) -> None:
-    """Mark a folder as results, so that training on the texts of a parent folder skips it."""
+    """Mark a folder as results, so that training on text files of a parent folder skips it."""
     write_text(folder / MARK, "")
 
 
 def texts_in(folder: Path) -> tuple[list[Path], str]:
-    """Return the files of UTF-8 text in a folder and its subfolders, sorted by path, and a line that says what was left out.
+    """Return the UTF-8 text files in a folder and its subfolders, sorted by path, and a line that lists what was skipped.
 
-    Left out are links to nothing, files that are not UTF-8 text, and folders of runs and models, whatever their names. Hidden
-    files and folders and anything but regular files, such as pipes, are left out without mention. Links to files are followed,
-    links to folders are not. Raises OSError for a folder or file that cannot be read: its text would be missing unnoticed.
+    Skipped are broken links, files that are not UTF-8, and folders of runs and models, whatever their names. Hidden files and
+    folders, and anything but regular files (pipes, for example), are skipped silently. Links to files are followed, links to
+    folders are not. Raises OSError for an unreadable folder or file, so that no text is missed unnoticed.
     """
     texts: list[Path] = []
     skipped: list[Path] = []
@@ -144,7 +144,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _is_text(path: Path) -> bool:
-    """Return True if a file is UTF-8 text. Reading stops at the first sign that it is not."""
+    """Return True if a file is UTF-8 text. Stop reading at the first invalid byte."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_file(path) as file:
         while piece := file.read(SNIFFED):

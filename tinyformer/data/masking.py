@@ -1,4 +1,4 @@
-"""Masked language modeling (Devlin et al. 2019): some tokens are hidden, and the model predicts them."""
+"""Masked language modeling (Devlin et al. 2019): hide some tokens and train the model to predict them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tinyformer.data.batches import Batch, Seeded, check_batch_fits, check_fract
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-IGNORED = -100  # the target of a token that is not hidden; cross_entropy ignores it
+IGNORED = -100  # target of unmasked tokens; cross_entropy ignores it
 
 
 @dataclass
 class MaskedBatch(Batch):
-    """Inputs with hidden tokens, and targets: the ids of the hidden tokens, IGNORED elsewhere.
+    """Inputs with masked tokens, and targets: the ids of the masked tokens, IGNORED elsewhere.
 
-    ``hidden`` (batch, length) marks the hidden tokens. It is a NumPy array on the host, because finding them on a GPU would
-    synchronize.
+    ``hidden`` (batch, length) marks the masked tokens. It is a NumPy array on the host, because finding them on a GPU would
+    force a synchronization.
     """
 
     hidden: Any
 
 
 class Masking:
-    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % a random ordinary token, and
-    10 % stay as they are. ``special`` ids are never hidden and never replace a token.
+    """Mask a ``fraction`` of the tokens in each row. 80 % of these become the mask token, 10 % a random ordinary token, and 10
+    % stay unchanged. ``special`` ids are never masked and never used as replacements.
 
-    Raises UserError for a fraction outside of (0, 1], and if the vocabulary has no ordinary tokens.
+    Raises UserError for a fraction outside (0, 1], or if the vocabulary has no ordinary tokens.
     """
 
     def __init__(self, vocab_size: int, mask: int, special: Iterable[int], fraction: float = 0.15):
@@ -46,8 +46,8 @@ class Masking:
             raise UserError("the vocabulary has only special tokens, so there is nothing to mask")
 
     def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
-        """Return the inputs and targets of a ``MaskedBatch`` for ids (batch, length), a NumPy array. The same fraction of each
-        row is hidden, but at least one token if the row has an ordinary one."""
+        """Return the inputs and targets of a ``MaskedBatch`` for ids (batch, length), a NumPy array. Masks the same fraction of
+        each row, but at least one token if the row has an ordinary token."""
         order = host.where(host.isin(ids, self.special), 2.0, rng.random(ids.shape))
         ordinary = (order < 1.0).sum(axis=1, keepdims=True)
         count = host.minimum(host.maximum(host.rint(self.fraction * ordinary), 1), ordinary)
@@ -59,12 +59,12 @@ class Masking:
 
 
 class MaskedBatches(Seeded):
-    """Windows of a text with hidden tokens, between a ``start`` and an ``end`` token.
+    """Windows of a text with masked tokens, between a ``start`` and an ``end`` token.
 
-    Training draws random windows and hides other tokens each time. Validation takes every window of the last
-    ``validation_fraction`` of the ids and always hides the same tokens, so that losses are comparable. Ids at the end that do
-    not fill a window are dropped, and so are windows without an ordinary token, in which nothing can be hidden. Raises
-    UserError if a split has no window, for an id outside of the vocabulary, and if a batch does not fit in memory.
+    Training uses random windows, masked differently each time. Validation uses every window of the last ``validation_fraction``
+    of the ids and always masks the same tokens, so losses are comparable. Incomplete windows at the end and windows without
+    ordinary tokens are dropped. Raises UserError if a split has no window, an id is outside the vocabulary, or a batch does not
+    fit in memory.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class MaskedBatches(Seeded):
         self._validation_starts = self._starts_of(self.validation[:filled], window, "to validate with, at its end,")
 
     def _starts_of(self, ids: Any, every: int, label: str) -> Any:
-        """Return the starts, at multiples of ``every``, of windows with an ordinary token. Raises UserError if there are none;
-        ``label`` names the ids in its message."""
-        small = host.min_scalar_type(len(ids))  # a text may have a hundred million tokens
+        """Return the starts, at multiples of ``every``, of windows with an ordinary token. Raises UserError if there are none,
+        with ``label`` as the name of the ids."""
+        small = host.min_scalar_type(len(ids))  # a corpus may have a hundred million tokens
         starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
         ordinary = host.zeros(len(ids) + 1, small)
         host.cumsum(~host.isin(ids, self.masking.special), out=ordinary[1:])
@@ -120,11 +120,11 @@ class MaskedBatches(Seeded):
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
     def largest_batch(self) -> int:
-        """Return a lower bound for the number of tokens in the largest training batch."""
+        """Return a lower bound on the number of tokens in the largest training batch."""
         return int(self.batch_size) * (int(self.window) + 2)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
-        """Iterate over the windows of the validation split in order."""
+        """Iterate over the validation windows in order."""
         rng = host.random.default_rng(self.seed)
         for first in range(0, len(self._validation_starts), batch_size):
             starts = self._validation_starts[first : first + batch_size]

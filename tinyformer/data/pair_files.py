@@ -1,4 +1,4 @@
-"""The files of a translation run: finding, reading, cleaning and splitting its pairs of sentences."""
+"""Find, read, clean and split the sentence pairs of a translation run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tinytensor.common.wording import counted
 
 @dataclass(frozen=True)
 class PairFiles:
-    """Paths of files with pairs of sentences.
+    """Paths of sentence-pair files.
 
-    The training pairs are in ``data``, read by ``read_pairs``, or line by line in ``source`` and ``target``. Validation and
-    test pairs may have their own files.
+    Training pairs come from ``data`` (see ``read_pairs``), or line by line from ``source`` and ``target``. Validation and test
+    pairs may have separate files.
     """
 
     data: str | None = None
@@ -30,14 +30,14 @@ class PairFiles:
     test_target: str | None = None
 
     def are_given(self) -> bool:
-        """Return True if there is at least one file."""
+        """Return True if any file is set."""
         return self != PairFiles()
 
     def read(self, lowercase: bool, validation: int, test: int) -> list[list[Pair]]:
         """Return the pairs for training, validation and testing.
 
-        ``validation``, ``test``: how many training pairs to hold out for a part without files. Raises UserError for missing,
-        contradictory or mismatched files, and for too few pairs.
+        ``validation`` and ``test`` are the numbers of training pairs to hold out for splits without files. Raises UserError for
+        missing, conflicting or mismatched files, or too few pairs.
         """
         pairs = self._read("", lowercase)
         held_apart = [self._read(part, lowercase) for part in ("validation_", "test_")]
@@ -53,7 +53,7 @@ class PairFiles:
         return [training, *(part or held_out.pop(0) for part in held_apart)]
 
     def _read(self, part: str, lowercase: bool) -> list[Pair]:
-        """Return the cleaned pairs of a part's files, or [] if it has none."""
+        """Return the cleaned pairs of a split, or [] if it has no files."""
         data, source, target = None if part else self.data, getattr(self, f"{part}source"), getattr(self, f"{part}target")
         if (source is None) != (target is None):
             raise UserError("a source and a target file belong together: give both")
@@ -62,7 +62,7 @@ class PairFiles:
         if data is None and source is None:
             return []
         raw = read_pairs(data) if data is not None else read_two_files(source, target)
-        # Clean before splitting: sentences that are equal to the model must not go to two parts.
+        # Clean before splitting: sentences that become equal must not end up in two splits.
         pairs, empty = without_empty([(one_line(s, lowercase), one_line(t, lowercase)) for s, t in raw])
         if not pairs:
             raise UserError(f"{data or source} has no pair of sentences: every line is empty on one side")
@@ -72,7 +72,7 @@ class PairFiles:
 
 
 def split_by_settings(pairs: Sequence[Pair], held_out: Mapping[str, int]) -> list[list[Pair]]:
-    """Call ``split_pairs`` with the counts of ``held_out``. Errors name the settings, which are its keys."""
+    """Call ``split_pairs`` with the counts in ``held_out``. Its keys are setting names for error messages."""
     try:
         return split_pairs(pairs, list(held_out.values()))
     except UserError as error:
@@ -85,7 +85,7 @@ def split_by_settings(pairs: Sequence[Pair], held_out: Mapping[str, int]) -> lis
 
 
 def one_line(text: str, lowercase: bool = False) -> str:
-    """Return the text with single spaces between its words, lower-cased if ``lowercase``.
+    """Return the text with single spaces between words, lowercased if ``lowercase``.
 
     >>> from tinyformer import one_line
     >>> one_line("  Two   words ", lowercase=True)
@@ -98,9 +98,9 @@ def one_line(text: str, lowercase: bool = False) -> str:
 # -------------------------------------------------------------------------------------------- which columns hold the sentences
 
 
-SAMPLED = 1000  # lines that show what the columns hold
-ENOUGH = 0.95  # of them: a file may have a few odd lines
-# Contents of columns without sentences, as messages name them.
+SAMPLED = 1000  # lines to sample to find out what the columns hold
+ENOUGH = 0.95  # share of sampled lines that must match: a file may have a few odd lines
+# Contents of non-sentence columns, as named in messages.
 PATTERNS = {
     "numbers": re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?\s*%?\s*"),
     "links": re.compile(r"\s*(?:https?|ftp)://\S+\s*"),
@@ -108,20 +108,20 @@ PATTERNS = {
     "ids": re.compile(r"\s*(?=\S*\d)(?:[0-9a-fA-F]{8,}|[\w.:/#-]*[_.:/#-][\w.:/#-]*\d[\w.:/#-]*)\s*"),
     "language codes": re.compile(r"\s*(?:[a-z]{2,3}|[A-Z]{2,3})(?:[-_][A-Za-z]{2,4})*\s*"),
     "licences": re.compile(r"\s*CC[ -](BY|0)\b.*", re.IGNORECASE),  # Tatoeba's attribution of each line
-    "labels": re.compile(r"\S*"),  # such as the name of a test set: the same few words again and again
+    "labels": re.compile(r"\S*"),  # a few repeated words, such as the name of a test set
 }
 NUMBERS, CODES, LABELS = "numbers", "language codes", "labels"
-MOST_DIFFERENT = {CODES: 1 / 2, LABELS: 1 / 10}  # different cells per line: sentences without white space differ more
+MOST_DIFFERENT = {CODES: 1 / 2, LABELS: 1 / 10}  # distinct cells per line; sentences without white space are more diverse
 FEWEST_LABELED = 20  # lines needed to tell labels from words
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Read pairs from a file of records: JSON, JSON Lines, or CSV with a header row. ``read_tsv`` reads any other file. Each
+    """Read pairs from a record file: JSON, JSON Lines, or CSV with a header row. Any other file is read by ``read_tsv``. Files
     may be gzipped.
 
-    The sentences are in the fields source and target, which may be inside an object such as "translation". Without these, they
-    are in the first two fields of text, apart from those that ``read_tsv`` ignores. A line is printed that names the two.
-    Raises UserError for a file without two such fields, and for a damaged one.
+    Sentences come from the fields source and target, which may be nested in an object such as "translation". If these are
+    missing, the first two text fields are used, except those that ``read_tsv`` ignores, and their names are printed. Raises
+    UserError if a file is damaged or lacks two such fields.
     """
     name = str(path).removesuffix(".gz")
     if not format_of(name) or name.lower().endswith(".tsv"):
@@ -142,11 +142,11 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
-    """Read pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored.
+    """Read pairs from a file with a sentence, a tab and its translation on each line. Extra columns are ignored.
 
-    If there are three columns or more, those with only numbers, dates, links, ids, language codes or labels are ignored, as
-    published files have them before each sentence. A line is printed if the sentences are not in the first two columns. Raises
-    UserError for a line with too few columns, and if only one of several columns holds sentences.
+    Published files often have extra columns before the sentences. If there are at least three, columns of only numbers, dates,
+    links, ids, language codes or labels are ignored. Prints a line unless the sentences are in the first two columns. Raises
+    UserError if a line has too few columns or only one of several columns holds sentences.
     """
     rows = [(number, row.split("\t")) for number, line in enumerate(read_lines(path), start=1) for row in _rows_of(line)]
     sample = [row for _, row in rows[: SAMPLED + 1] if any(map(str.strip, row))]
@@ -168,14 +168,14 @@ def read_tsv(path: str | Path) -> list[Pair]:
 
 
 def _rows_of(line: str) -> list[str]:
-    """Split a line at lone carriage returns if each part has a tab, as in a file of mixed line ends. Otherwise they are white
-    space."""
+    """Split a line at lone carriage returns if each piece has a tab, as in files with mixed line ends. Otherwise they count as
+    white space."""
     rows = line.rstrip("\r").split("\r")
     return rows if all("\t" in row for row in rows) else [line.rstrip("\r")]
 
 
 def _ignored(rows: Sequence[Sequence[str]]) -> dict[int, str]:
-    """Return the columns without sentences, from 0, and what they hold. Of two columns or fewer, none is ignored."""
+    """Return the columns without sentences, from 0, and their contents. With at most two columns, none is ignored."""
     width = max(map(len, rows), default=0)
     ignored = {}
     for column in range(width if width > 2 else 0):
@@ -196,7 +196,7 @@ def _ignored(rows: Sequence[Sequence[str]]) -> dict[int, str]:
 
 
 def _columns(path: str | Path, rows: Sequence[Sequence[str]], ignored: Mapping[int, str]) -> tuple[int, int, bool]:
-    """Return the columns of the sentences and of their translations, from 0, and whether the first line is a header."""
+    """Return the source and target columns, from 0, and whether the first line is a header."""
     width = max(map(len, rows), default=0)
     kept = [column for column in range(width) if column not in ignored]
     if not ignored or kept[:2] == [0, 1]:
@@ -216,7 +216,7 @@ def _columns(path: str | Path, rows: Sequence[Sequence[str]], ignored: Mapping[i
 
 
 def _is_content(rows: Sequence[Sequence[str]], column: int, content: str) -> bool:
-    """Return True if the first line's cell is like those below it, and not the column's name."""
+    """Return True if the first line's cell looks like the cells below it, not like a column name."""
     if content == LABELS:
         return rows[0][column] in {row[column] for row in rows[1:] if column < len(row)}
     return bool(PATTERNS[content].fullmatch(rows[0][column]))

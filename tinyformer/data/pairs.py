@@ -1,4 +1,4 @@
-"""Parallel corpora: reading sentences and their translations, splitting them without leaks, and making batches."""
+"""Parallel corpora: read sentence pairs, split them without leaks, and make batches."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tinytensor.device.backend import host
 
 Pair = tuple[str, str]
 
-_MOST_UNPACKED = 30  # the largest factor by which gzip may unpack: 3 to 10 for text, a thousand for zeros
-_SURELY_TEXT = 1 << 26  # bytes that are unpacked in any case
+_MOST_UNPACKED = 30  # maximum gzip ratio: text has 3 to 10, zeros a thousand
+_SURELY_TEXT = 1 << 26  # bytes that are always decompressed
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Return the lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read."""
+    """Return the lines of a UTF-8 file, optionally gzipped (.gz). Raises UserError if the file cannot be read."""
     size = check_file(path, "pass a file of sentences", "*.tsv", "*.txt", "*.gz")
     with enough_memory(f"the text in {path}", "pass a shorter one"):
         try:
@@ -41,7 +41,7 @@ def read_lines(path: str | Path) -> list[str]:
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} is not a complete gzip file: {error}") from None
         text = decoded(path, content)
-        _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
+        _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes per line
         return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -55,8 +55,8 @@ def _read(path: str | Path, size: int) -> bytes:
 
 
 def _unpacked(path: str | Path) -> bytearray:
-    """Return the content of a gzip file. The file does not say how large that is, so each time it doubles, check that it fits
-    in memory."""
+    """Decompress a gzip file. The file does not store a reliable size, so check the available memory each time the content
+    doubles."""
     content = bytearray()
     checked = 1 << 24
     limit = max(_SURELY_TEXT, _MOST_UNPACKED * os.path.getsize(path))
@@ -74,7 +74,7 @@ def _unpacked(path: str | Path) -> bytearray:
 
 
 def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
-    """Read pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
+    """Read pairs from two files, line by line. Raises UserError if the numbers of lines differ."""
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
@@ -85,16 +85,16 @@ def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
 
 
 def without_empty(pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
-    """Return the pairs without an empty side, and the number of pairs dropped."""
+    """Drop pairs with an empty side. Return the rest, and the number dropped."""
     kept = [pair for pair in pairs if pair[0] and pair[1]]
     return kept, len(pairs) - len(kept)
 
 
 def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -> list[list[Pair]]:
-    """Shuffle and split the pairs. Return the training pairs, then for each count in ``held_out`` a part with at least as many.
+    """Shuffle and split the pairs. Return the training pairs, then one split per count in ``held_out``, at least that large.
 
-    All translations of a source sentence go to the same part, so that training sees no answers of the held-out parts. Duplicate
-    pairs count once. Raises UserError if there are too few pairs.
+    All translations of a source sentence go to the same split, so that training never sees held-out answers. Duplicate pairs
+    count once. Raises UserError if there are too few pairs.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -117,7 +117,7 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
 
 
 def _too_few(pairs: Sequence[Pair], sources: Sequence[str], held_out: Sequence[int]) -> UserError:
-    """Return the error for too few pairs. It counts the source sentences if some repeat, as a part has all pairs of a
+    """Return the error for too few pairs. If sources repeat, it counts distinct sources, since a split has all pairs of a
     source."""
     same = f" with {counted(len(sources), 'different source sentence')}" if len(sources) < len(pairs) else ""
     return UserError(f"cannot hold out {sum(held_out):,} of {counted(len(pairs), 'pair')}{same} and train on the others")
@@ -128,7 +128,7 @@ def _too_few(pairs: Sequence[Pair], sources: Sequence[str], held_out: Sequence[i
 
 @dataclass
 class PairBatch(Rows):
-    """Padded ids: the encoder's inputs, the decoder's inputs (a start token first), and the decoder's targets."""
+    """Padded ids: the encoder inputs, the decoder inputs (beginning with a start token), and the decoder targets."""
 
     source: Tensor
     target_inputs: Tensor
@@ -138,7 +138,7 @@ class PairBatch(Rows):
 
 @dataclass(frozen=True)
 class Specials:
-    """The ids of the special tokens, the same in both languages."""
+    """The special-token ids, the same in both languages."""
 
     pad: int
     start: int
@@ -151,7 +151,7 @@ EncodedPair = tuple[list[int], list[int]]
 def encode_pairs(
     pairs: Sequence[Pair], encode_source: Callable[[str], Any], encode_target: Callable[[str], Any], max_tokens: int
 ) -> tuple[list[Pair], list[EncodedPair]]:
-    """Return the pairs in which neither side has more than ``max_tokens`` tokens, as text and as ids."""
+    """Encode the pairs. Drop those with more than ``max_tokens`` tokens on a side. Return the rest as text and as ids."""
     kept, encoded = [], []
     for pair in pairs:
         ids = [int(i) for i in encode_source(pair[0])], [int(i) for i in encode_target(pair[1])]
@@ -162,9 +162,9 @@ def encode_pairs(
 
 
 class PairBatches:
-    """Batches of ``batch_size`` pairs of similar length. Every epoch takes each training pair once, in a new order.
+    """Batches of ``batch_size`` pairs of similar length. Each epoch uses every training pair once, in a new order.
 
-    Raises UserError if either split is empty.
+    Raises UserError if a split is empty.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class PairBatches:
         self._position = 0
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches per epoch."""
         return -(-len(self.training) // self.batch_size)
 
     def sample(self) -> PairBatch:
@@ -202,12 +202,12 @@ class PairBatches:
         return self._batch(self._epoch[self._position - 1])
 
     def largest_batch(self) -> int:
-        """Return a lower bound for the tokens, of both languages, in the largest training batch: the mean of all batches."""
+        """Return a lower bound on the tokens in the largest training batch, in both languages: the mean over all batches."""
         return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
 
     def _start_epoch(self) -> None:
-        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. This needs little
-        padding, yet every epoch has different batches."""
+        """Shuffle the pairs, sort them by length within spans of 100 batches, then shuffle the batches. This reduces padding
+        but still varies the batches between epochs."""
         self._epoch_state = dict(self._rng.bit_generator.state)
         pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
         stretch = 100 * self.batch_size
@@ -231,8 +231,8 @@ class PairBatches:
             yield self._batch(self.validation[i : i + self.batch_size])
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of ``sample``: the random state at the start of the epoch, and how many of its batches were
-        taken."""
+        """Return the state of ``sample``: the random state at the start of the epoch, and the number of batches already
+        used."""
         return {
             "epoch": copy.deepcopy(self._epoch_state),
             "place": self._position,
@@ -241,8 +241,8 @@ class PairBatches:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned. If its batch size differs, continue with the next epoch. Raises
-        KeyError, TypeError or ValueError for any other state."""
+        """Restore a state returned by ``get_state``. If its batch size differs, continue with the next epoch. Raises KeyError,
+        TypeError or ValueError for an invalid state."""
         self._rng.bit_generator.state = self._epoch_state = copy.deepcopy(state["epoch"])
         self._epoch, self._position = [], 0
         started, position = state["started"], state["place"]
@@ -265,12 +265,12 @@ def _lengths(pair: EncodedPair) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------------- pairs of vectors and ids
 
 
-VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and the ids of its target
+VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and the target ids
 
 
 @dataclass
 class VectorPairBatch(Rows):
-    """A ``PairBatch`` with vectors as the source: padded vectors (batch, frames, features), their lengths, and padded ids."""
+    """A ``PairBatch`` whose source consists of vectors: padded vectors (batch, frames, features), lengths, and padded ids."""
 
     values: Tensor
     lengths: Tensor
@@ -280,12 +280,12 @@ class VectorPairBatch(Rows):
 
     @property
     def source(self) -> Vectors:
-        """The encoder's inputs."""
+        """The encoder inputs."""
         return Vectors(self.values, self.lengths)
 
 
 def vector_pair_batch(pairs: Sequence[VectorPair], specials: Specials) -> VectorPairBatch:
-    """Return a batch of these pairs. The decoder's inputs begin with a start token, its targets end with an end token."""
+    """Make a batch of these pairs. Decoder inputs begin with a start token, and targets end with an end token."""
     vectors = padded_vectors([values for values, _ in pairs])
     return VectorPairBatch(
         *vectors,

@@ -1,4 +1,4 @@
-"""Reading texts: from files and folders, from the network with a cache, and again to resume a run."""
+"""Read text from files, folders and cached downloads, and read it again to resume a run."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ STANDARD_LIBRARY = "Python's standard library"
 
 
 def read_text(path: str | Path, flag: str = "--data", field: str = "", notify: bool = True) -> str:
-    """Return the text of a UTF-8 file, or of all such files in a folder and its subfolders, sorted by path.
+    """Read a UTF-8 file, or all UTF-8 files in a folder and its subfolders, sorted by path.
 
-    With a ``field``, return the text of that key or column in files of records (JSON Lines, JSON, CSV, TSV). ``texts_in``
-    chooses the files of a folder; a line is printed if it leaves any out. With ``notify``, a line is also printed for files of
-    records that are read without a ``field``.
+    If ``field`` is set, read only that key or column of record files (JSON Lines, JSON, CSV, TSV). ``texts_in`` selects the
+    files of a folder; skipped files are reported. If ``notify``, a line is also printed for record files read without a
+    ``field``.
 
-    Raises UserError, which names the file and the ``flag`` to choose another with, if it is missing, empty, not UTF-8, not a
-    regular file, without the field, or too large for the memory.
+    Raises UserError, with the file and the ``flag`` that selects another, if it is missing, empty, not UTF-8, not a regular
+    file, lacks the field, or does not fit in memory.
     """
     is_folder = stat.S_ISDIR(status(path, f"pass {flag} a text file or a folder of them").st_mode)
     path = Path(path)
@@ -53,7 +53,7 @@ def read_text(path: str | Path, flag: str = "--data", field: str = "", notify: b
 
 
 def _read_file(path: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
-    """Yield the text of a file, or of one field in it."""
+    """Yield the text of a file or of one of its fields."""
     _check_size(path, check_file(path, f"pass {flag} a text file or a folder of them"), flag)
     text = decoded(path, read_file(path, None))
     if notify and not field and (note := notice(path, text)):
@@ -62,7 +62,7 @@ def _read_file(path: Path, flag: str, field: str, notify: bool) -> Iterator[str]
 
 
 def _read_folder(folder: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
-    """Yield the text of each file in a folder; with a ``field``, only of files that have fields."""
+    """Yield the text of each file in a folder. If ``field`` is set, use only record files."""
     files, left_out = texts_in(folder)
     if left_out:
         print_line(left_out)
@@ -81,7 +81,7 @@ def _read_folder(folder: Path, flag: str, field: str, notify: bool) -> Iterator[
         text = decoded(path, read_file(path, None))
         if notify and (note := notice(path, text)):
             print_line(note)
-            notify = False  # later files are probably alike
+            notify = False  # later files are probably similar
         yield text
 
 
@@ -90,8 +90,8 @@ def _check_size(path: Path, size: int, flag: str) -> None:
 
 
 def default_text() -> tuple[str, str]:
-    """Return the default text and its name: Tiny Shakespeare or, without a network, the sources of Python's standard
-    library."""
+    """Return the default text and its name: Tiny Shakespeare or, without network access, the Python standard library's
+    source."""
     try:
         return _tiny_shakespeare(), "Tiny Shakespeare"
     except (OSError, UserError) as error:
@@ -109,7 +109,7 @@ def _not_downloaded(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class TextSource:
-    """The source of a run's text. ``path`` is None for a default text. ``field`` is that of ``read_text``."""
+    """The origin of a run's text. ``path`` is None for a default text. For ``field``, see ``read_text``."""
 
     path: str | None
     name: str
@@ -117,8 +117,8 @@ class TextSource:
     field: str = ""
 
     def read_again(self, run: str | Path, moved_to: str | None = None, field: str | None = None) -> str:
-        """Return the text that ``run`` was trained on, from ``moved_to`` if it has moved. Raises UserError for any other text,
-        and for another ``field``."""
+        """Return the text that ``run`` was trained on. Read it from ``moved_to`` if it has moved. Raises UserError if the text
+        or the ``field`` differs."""
         if field is not None and field != self.field:
             learned = f"the field {self.field}" if self.field else "the full text"
             raise UserError(f"{run} was trained on {learned} of {self.name}: leave out --field {field}, or start a new run")
@@ -137,8 +137,8 @@ class TextSource:
         return text
 
     def still_there(self, path: str | None, limit: int) -> str | None:
-        """Return the text, now in the file at ``path``, without downloading it. None if it is gone, has changed or has more
-        than ``limit`` bytes."""
+        """Return the text, now in the file at ``path``, without downloading it. Return None if it is missing, has changed or
+        exceeds ``limit`` bytes."""
         if path is not None:
             file = Path(path)
             if not file.is_file() or file.stat().st_size > limit:
@@ -157,15 +157,15 @@ class TextSource:
 def open_text(
     path: str | None, flag: str = "--data", field: str | None = None, conversations: bool = False
 ) -> tuple[str, TextSource]:
-    """Return the text at a path, or a default text if it is None, and its source. Raises UserError as ``read_text`` does, for a
-    ``field`` of the default text, for a field of conversations unless ``conversations``, and for a path that is not UTF-8,
-    which a run's settings could not hold."""
+    """Return the text at a path (None: a default text), and its source. Raises UserError as ``read_text`` does. Also raises it
+    for a ``field`` of the default text, a conversations field unless ``conversations``, or a path that is not UTF-8, since run
+    settings could not store it."""
     if path is None:
         if field is not None:
             raise UserError(f"--field chooses a field of {flag}: give both or neither")
         text, name = default_text()
         return text, TextSource(None, name, fingerprint(text))
-    if path != path.encode("utf-8", "ignore").decode("utf-8"):  # Python keeps other bytes as halves of surrogate pairs
+    if path != path.encode("utf-8", "ignore").decode("utf-8"):  # Python stores other bytes as surrogates
         raise UserError(f"the name {path!r} is not UTF-8: rename the file")
     text = read_text(path, flag, field or "")
     if field and not conversations and conversations_in(text):
@@ -176,13 +176,13 @@ def open_text(
 
 
 def fingerprint(text: str) -> str:
-    """Return the SHA-256 of a text, by which a resumed run recognizes it."""
+    """Return the SHA-256 of a text. A resumed run recognizes its text by it."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def standard_library_text(limit: int = 1_100_000) -> str:
-    """Return the ASCII sources at the top level of Python's standard library, sorted by name, up to ``limit`` characters.
-    Raises UserError if there are none."""
+    """Return the ASCII source of top-level standard library modules, sorted by name, up to ``limit`` characters. Raises
+    UserError if there is none."""
     parts: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         source = path.read_bytes()
@@ -199,8 +199,8 @@ def standard_library_text(limit: int = 1_100_000) -> str:
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None
-    without a home folder."""
+    """Return the download folder: $TINYFORMER_CACHE if set, else "tinyformer" in the user's cache folder. Return None without a
+    home folder."""
     chosen = os.path.expanduser(os.environ.get("TINYFORMER_CACHE", ""))
     if chosen.startswith("~"):
         return None
@@ -208,13 +208,13 @@ def cache_folder() -> Path | None:
 
 
 def kept_at(url: str, sha256: str) -> Path | None:
-    """Return the path of a downloaded file in the cache, or None without a cache."""
+    """Return the cache path of a download, or None without a cache."""
     folder = cache_folder()
     return folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
 
 
 def downloaded(url: str, sha256: str) -> bytes | None:
-    """Return the content that ``download`` has cached, or None."""
+    """Return the content cached by ``download``, or None."""
     path = kept_at(url, sha256)
     if path is not None:
         with suppress(OSError, UserError):
@@ -225,15 +225,15 @@ def downloaded(url: str, sha256: str) -> bytes | None:
 
 
 def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
-    """Return the content of the file at ``url``, downloaded once and then cached; a line says if it cannot be cached. Raises
-    OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+    """Return the content of the file at ``url``, from the cache if possible; prints a line if it cannot be cached. Raises
+    OSError if the download fails (no network, no such file), and UserError if the checksum is not ``sha256``."""
     cached = downloaded(url, sha256)
     if cached is not None:
         return cached
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             content = response.read()
-    except http.client.HTTPException as error:  # such as a connection that ends too early
+    except http.client.HTTPException as error:  # for example, the connection ends too early
         raise OSError(f"{type(error).__name__}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise UserError(f"the download from {url} has the wrong checksum: it is not the expected file")
@@ -242,7 +242,7 @@ def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
 
 
 def _keep(path: Path | None, content: bytes) -> None:
-    """Write a download to the cache, or print why this failed."""
+    """Write a download to the cache, or print why it failed."""
     try:
         if path is None:
             raise OSError("there is no home folder")

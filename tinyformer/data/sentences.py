@@ -1,4 +1,4 @@
-"""Sentences cut out of a text and labeled by the mark that ends them, equally many for each mark."""
+"""Extract sentences from a text, labeled by the mark that ends them, equally many per mark."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tinyformer.data.batches import Labelled
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-# Marks of the world's scripts that end a question, end a statement, or end or open a part of a sentence, as in Spanish.
+# Marks in the world's scripts that end a question, end a statement, or end or open a phrase, as in Spanish.
 QUESTION_MARKS = "?？؟\u037e፧"
 FULL_STOPS = ".。．｡।۔።။។։"
 OTHER_MARKS = "!:;！：；؛…‥⋯‼⁇⁈⁉॥¿¡"
-ENOUGH_SENTENCES = 200  # of each of the question mark and the full stop, to choose these two
+ENOUGH_SENTENCES = 200  # minimum per mark to choose the question mark and full stop
 SHORTEST_SENTENCE = 3  # tokens
 
 
 def likely_marks(text: str) -> str:
-    """Return the two marks of a text that are worth telling apart: its most common question mark and full stop if it has enough
-    sentences of both, else the two marks that most of its lines end with."""
+    """Return two marks of a text for classification: its most common question mark and full stop if both end enough sentences,
+    else the two most common marks at line ends."""
     question, stop = (max(marks, key=text.count) for marks in (QUESTION_MARKS, FULL_STOPS))
     if min(map(len, sentences_before(text, question + stop).values())) >= ENOUGH_SENTENCES:
         return question + stop
@@ -34,21 +34,21 @@ def likely_marks(text: str) -> str:
 
 
 def is_mark(character: str) -> bool:
-    """Return True for punctuation and symbols: no letter, accent, digit, space or control character."""
+    """Return True for punctuation and symbols: anything but letters, accents, digits, spaces and control characters."""
     return unicodedata.category(character)[0] in "PS"
 
 
 def check_marks(marks: str) -> None:
-    """Raise SettingError unless these are two different marks."""
+    """Raise SettingError unless these are two distinct marks."""
     if not (len(set(marks)) == len(marks) == 2 and all(map(is_mark, marks))):
         raise SettingError(f"marks must be two different punctuation characters, such as ?., got {marks!r}")
 
 
 def sentences_before(text: str, marks: str) -> dict[str, list[str]]:
-    """Return for each of the ``marks`` the sentences that it ends, without the mark.
+    """Return the sentences that each of the ``marks`` ends, without the mark.
 
-    A sentence begins after the last mark or empty line. An empty line ends a sentence as a full stop does. The time is linear
-    in the text's length for any text.
+    A sentence starts after the last mark or empty line. An empty line ends a sentence, like a full stop. The running time is
+    always linear in the text length.
     """
     ends = re.escape(QUESTION_MARKS + FULL_STOPS + OTHER_MARKS + marks)
     pieces = re.split(rf"(\n\n|[{ends}])", text)
@@ -63,10 +63,10 @@ def sentences_before(text: str, marks: str) -> dict[str, list[str]]:
 def labelled_sentences(
     text: str, marks: str, encode: Callable[[str], Any], start: int, end: int, longest: int, seed: int = 0
 ) -> list[Labelled]:
-    """Return shuffled sentences of a text, equally many for each mark, labeled by the mark's index in ``marks``.
+    """Return shuffled sentences of a text, equally many per mark, labeled by the mark's index in ``marks``.
 
-    A sentence is a list of ids between the tokens ``start`` and ``end``. Duplicates are left out, and so are sentences with
-    fewer tokens than SHORTEST_SENTENCE or more than ``longest``.
+    A sentence is a list of ids between the tokens ``start`` and ``end``. Duplicates and sentences with fewer than
+    SHORTEST_SENTENCE or more than ``longest`` tokens are dropped.
     """
     classes = []
     for label, sentences in enumerate(sentences_before(text, marks).values()):
@@ -83,10 +83,10 @@ def labelled_sentences(
 def sentence_parts(
     text: str, marks: str, encode: Callable[[str], Any], start: int, end: int, longest: int, seed: int = 0
 ) -> tuple[list[Labelled], list[Labelled], list[Labelled]]:
-    """Return labeled sentences for training (from the first 80 % of a text), validation (10 %) and testing (10 %).
+    """Return labeled sentences for training (first 80 % of a text), validation (10 %) and testing (10 %).
 
-    The arguments are those of ``labelled_sentences``. No test sentence is in another part. A line is printed if sentences are
-    repeated.
+    For the arguments, see ``labelled_sentences``. No test sentence occurs in another split. A line is printed if sentences
+    repeat.
     """
     lists = sentences_before(text, marks).values()
     if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in lists):

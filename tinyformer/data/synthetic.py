@@ -1,4 +1,4 @@
-"""Data that need no files: dates in words with their ISO form, and digits to sort, to copy and to add."""
+"""Synthetic data: dates in words with their ISO form, and digits to sort, copy and add."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ORDINALS += "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth".sp
 
 
 def number_in_words(n: int) -> str:
-    """The name of a number from 0 to 99."""
+    """Return a number from 0 to 99 in words."""
     return ONES[n] if n < 20 else TENS[n // 10] + (f"-{ONES[n % 10]}" if n % 10 else "")
 
 
 def ordinal_in_words(n: int) -> str:
-    """The ordinal of a number from 1 to 31."""
+    """Return the ordinal of a number from 1 to 31 in words."""
     return ORDINALS[n] if n <= 20 else f"{TENS[n // 10]}-{ORDINALS[n % 10]}" if n % 10 else "thirtieth"
 
 
 def year_in_words(year: int) -> str:
-    """A year from 1900 to 2099 as it is spoken: nineteen oh five, two thousand and seven, twenty twenty-four."""
+    """Return a year from 1900 to 2099 as spoken: nineteen oh five, two thousand and seven, twenty twenty-four."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return "two thousand" + (f" and {ONES[rest]}" if rest else "")
@@ -38,7 +38,7 @@ def year_in_words(year: int) -> str:
 
 
 def date_in_words(day: date, rng: random.Random) -> str:
-    """The date in one of several styles, chosen at random."""
+    """Return a date in words, in a randomly chosen style."""
     month, short = MONTHS[day.month - 1], MONTHS[day.month - 1][:3]
     ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day not in (11, 12, 13) else 0, "th")
     return rng.choice(
@@ -57,7 +57,7 @@ def date_in_words(day: date, rng: random.Random) -> str:
 
 
 def dates(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different pairs of a date in words and the same date in ISO form, from 1900 to 2099.
+    """Return ``count`` distinct pairs of a date in words and the same date in ISO form, from 1900 to 2099.
 
     >>> from tinyformer import dates
     >>> len(dates(10)), all(len(iso) == 10 for words, iso in dates(10))
@@ -71,19 +71,19 @@ def dates(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
-Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
+Problem = tuple[list[int], list[int]]  # the digits of a question and its answer
 
 
 def sorting(rng: Any) -> list[Problem]:
-    """Every row of six digits from 0 to 2, and the same digits in order."""
+    """Return every sequence of six digits from 0 to 2, with its sorted digits."""
     return [(list(digits), sorted(digits)) for digits in itertools.product(range(3), repeat=6)]
 
 
 def copying(rng: Any) -> list[Problem]:
-    """Random rows of ten digits, to be written again as they are."""
+    """Return random sequences of ten digits to copy."""
     return [(row, row) for row in host.unique(rng.integers(0, 10, (30_000, 10)), axis=0).tolist()]
 
 
 def adding(rng: Any) -> list[Problem]:
-    """Every sum of two numbers below 100; the answer begins with its ones, as one who adds by hand finds them."""
+    """Return every sum of two numbers below 100. Answers start with the ones digit, as in manual addition."""
     return [([*divmod(a, 10), *divmod(b, 10)], [int(d) for d in f"{a + b:03d}"[::-1]]) for a in range(100) for b in range(100)]

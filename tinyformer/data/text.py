@@ -1,4 +1,4 @@
-"""Batches of a text for language models."""
+"""Batches of text for language models."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tinytensor.device.backend import Array, from_numpy, host, xp
 
 
 class TextBatches(Seeded):
-    """Random windows of a text to train on; adjacent windows of its validation split, in order.
+    """Random windows of a text for training, and adjacent windows of the validation split, in order.
 
-    A window predicts ``block_size`` tokens. The inputs start ``context`` tokens earlier, for a model that first reads the
-    preceding text.
+    Each window predicts ``block_size`` tokens. The inputs start ``context`` tokens earlier, for models that read the preceding
+    text first.
 
-    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split: far
-    apart, because neighboring parts of a text are alike. The first ``context`` tokens of the test split are only read. Raises
-    UserError if a split is shorter than one window, if a batch does not fit in memory, and, given a ``vocab_size``, for an id
-    that is not below it (a GPU would not notice).
+    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split. They
+    are far apart because neighboring passages are alike. The first ``context`` tokens of the test split are only read. Raises
+    UserError if a split is shorter than one window, or a batch does not fit in memory. If ``vocab_size`` is passed, larger ids
+    raise UserError too (a GPU would not notice).
     """
 
     unit = "token"
@@ -55,7 +55,7 @@ class TextBatches(Seeded):
             smaller = {
                 "block_size": min(splits) >= context + 2 and block_size > 1,
                 "context": min(splits) >= block_size + 1 and context > 0,
-                "test_fraction": test_fraction > 0 and min(splits[:2]) >= window + 1,  # 0 leaves that split out
+                "test_fraction": test_fraction > 0 and min(splits[:2]) >= window + 1,  # 0 disables that split
             }
             helpful = [name for name, helps in smaller.items() if helps]
             remedy = f", or a smaller {' or '.join(helpful)}" if helpful else ""
@@ -66,7 +66,7 @@ class TextBatches(Seeded):
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:
             check_ids(ids, vocab_size)
-        # The text is on the model's device. Only the starts of the windows are copied for a batch.
+        # The text is on the model's device. Each batch copies only window starts.
         self.test = tt.tensor(ids[:start])
         self.training = tt.tensor(ids[start:cut])
         self.validation = tt.tensor(ids[cut:])
@@ -78,16 +78,16 @@ class TextBatches(Seeded):
         self._rng = host.random.default_rng(seed)
 
     def sample(self) -> Batch:
-        """Return the next training batch: windows at random positions, all equally likely."""
+        """Return the next training batch: windows at uniformly random positions."""
         starts = self._rng.integers(0, len(self.training) - self.context - self.block_size, self.batch_size)
         return self._batch(self.training, from_numpy(starts))
 
     def largest_batch(self) -> int:
-        """Return a lower bound for the number of tokens in the largest training batch."""
-        return int(self.batch_size) * int(self.block_size)  # training keeps nothing of the context
+        """Return a lower bound on the number of tokens in the largest training batch."""
+        return int(self.batch_size) * int(self.block_size)  # training saves nothing for the context
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
-        """Iterate over adjacent windows with every target of the validation split once. The last window may be shorter."""
+        """Iterate over adjacent windows that cover every validation target once. The last window may be shorter."""
         full = (len(self.validation) - 1) // self.block_size
         starts = xp.arange(full) * self.block_size
         for first in range(0, full, batch_size):
@@ -96,9 +96,9 @@ class TextBatches(Seeded):
             yield self._inputs_and_targets(self._before[full * self.block_size :].reshape(1, -1))
 
     def with_test_split(self) -> TextBatches:
-        """Return the same batches with the test split for validation, so that ``evaluate`` returns the loss on the test split.
+        """Return the same batches with the test split used for validation, so that ``evaluate`` returns the test loss.
 
-        Choose neither settings nor weights by this loss. Otherwise it no longer measures how a model does on unseen text.
+        Do not choose settings or weights by this loss. It would no longer measure performance on unseen text.
         """
         testing = copy.copy(self)
         testing.validation, testing._before = self.test[self.context :], self.test

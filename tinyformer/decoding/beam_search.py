@@ -1,4 +1,4 @@
-"""Beam search: extend several texts at each step, and keep the best."""
+"""Beam search: extend several sequences at each step and keep the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinytensor.device.backend import host
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text from beam search: its ids, without the prompt and the end token, and its score; higher is better. ``end`` is the
+    """A sequence found by beam search: its ids (without prompt and end token) and its score; higher is better. ``end`` is the
     token that ended it, or None if it was cut off at ``max_tokens``."""
 
     ids: tuple[int, ...]
@@ -28,11 +28,11 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class BeamCandidate:
-    """A text that a step of beam search kept, or set aside because it ended.
+    """A sequence that one beam search step kept, or finished because it ended.
 
-    It extends text number ``parent`` of the step before, counted from the best, by ``token``. The first step extends text 0,
-    the prompt. ``log_probability`` is the sum over all generated tokens. ``kept`` is the text's number among those that this
-    step kept, or None if it ended, by an end token or at ``max_tokens``. Only then it has the rule's ``score``.
+    It extends sequence number ``parent`` of the previous step (0 is the best) by ``token``. The first step extends the prompt,
+    sequence 0. ``log_probability`` is the sum over all generated tokens. ``kept`` is the sequence's number among those that
+    this step kept. It is None if the sequence ended; only then ``score`` is set.
     """
 
     parent: int
@@ -44,9 +44,9 @@ class BeamCandidate:
 
 @dataclass(frozen=True)
 class BeamStep:
-    """A step of beam search for one row of the batch: its candidates, the likeliest first. Steps count from 1.
+    """One step of beam search for one row of the batch: its candidates, most likely first. Steps count from 1.
 
-    The steps of a row form a tree, with each candidate below its parent.
+    The steps of a row form a tree in which each candidate is a child of its parent.
     """
 
     row: int
@@ -67,19 +67,19 @@ def beam_search(
     watch: Callable[[BeamStep], None] | None = None,
     rules: Iterable[LogitsRule] = (),
 ) -> list[list[Hypothesis]]:
-    """Return the best continuations, at most ``n_best``, of each of ``prompts`` (batch, length), best first.
+    """Return up to ``n_best`` continuations of each of ``prompts`` (batch, length), best first.
 
-    An encoder-decoder's prompts are start tokens, (batch, 1). ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and
-    ``rules``. The rules get log-probabilities, or with a beam of 1 logits, as in sampling.
+    For an encoder-decoder, the prompts are start tokens, (batch, 1). For ``end``, ``forbidden``, ``force_end`` and ``rules``,
+    see ``TokenRules``. Rules get log-probabilities or, if ``beam`` is 1, logits, as in sampling.
 
-    Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
-    among the ``beam`` likeliest is set aside with its score; its length includes the end token. A text at ``max_tokens`` counts
-    as finished. The ``rule``, by default ``WuRule()``, scores texts and says when a row is done. With a beam of 1 the first
-    text completes a row, so the search is greedy. ``watch`` is called with a ``BeamStep`` after each step, for each row that
-    was not done before it.
+    Each step keeps the ``beam`` most likely unfinished sequences of a row, by total log-probability. A sequence that ends among
+    the ``beam`` most likely is finished and scored. Its length includes the end token. A sequence at ``max_tokens`` also counts
+    as finished. The ``rule`` (default: ``WuRule()``) scores sequences and decides when a row is done. If ``beam`` is 1, the
+    search is greedy: the first finished sequence completes the row. After each step, ``watch`` is called with a ``BeamStep``
+    for each active row.
 
-    Raises SettingError for an invalid setting, and UserError if the prompts are empty or of different lengths, if the logits
-    are NaN or infinite, and if no text is possible.
+    Raises SettingError for an invalid setting. Raises UserError if prompts are empty or of different lengths, logits are NaN or
+    infinite, or no sequence is possible.
 
     >>> from tinyformer import GPT, GPTConfig, beam_search, language_decoder
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
@@ -95,7 +95,7 @@ def beam_search(
         return []
     texts = new = batch_of_ids(prompts, "prompts")
     searches = [_Search(beam, n_best, rule or WuRule(), max_tokens, tokens.ends) for _ in new]
-    alive = list(range(len(new)))  # the searches that are not done, in the order of the decoder's rows
+    alive = list(range(len(new)))  # unfinished searches, in the order of the decoder's rows
     for step in range(1, max_tokens + 1):
         logits = decoder.next_logits(new)
         widths = [len(searches[i].beams) for i in alive]
@@ -124,8 +124,8 @@ def beam_search(
 def _parts(
     logits: Any, widths: Sequence[int], tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int
 ) -> Iterator[tuple[Any, Any]]:
-    """Return the results of ``_scored`` in parts of ``widths`` rows. Without rules, which need the complete batch, each part is
-    computed lazily and stays in the processor's cache."""
+    """Yield the results of ``_scored`` in chunks of ``widths`` rows. Unless there are rules, which need the complete batch,
+    each chunk is computed lazily and stays in the CPU cache."""
     ends = list(itertools.accumulate(widths))
     parts = [slice(end - width, end) for end, width in zip(ends, widths)]
     if tokens.rules:
@@ -135,10 +135,10 @@ def _parts(
 
 
 def _scored(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int) -> tuple[Any, Any]:
-    """Return the scores (rows, vocab_size) of the next tokens after the rules, and what to subtract from each row, (rows,), to
-    get log-probabilities: few are needed, so subtracting from all would waste time.
+    """Return the scores (rows, vocab_size) of the next tokens after applying the rules. Also return what to subtract from each
+    row, (rows,), to get log-probabilities. Few are needed, so subtracting from all would be slow.
 
-    The rules get log-probabilities, or logits if only one text is kept.
+    The rules get log-probabilities, or logits if the beam width is 1.
     """
     logits = logits.astype(host.promote_types(logits.dtype, host.float32), copy=False)
     totals = log_of_total(logits)
@@ -154,8 +154,8 @@ def log_softmax(logits: Any) -> Any:
 
 
 def log_of_total(logits: Any) -> Any:
-    """Return log(sum(exp(logits))) along the last axis of a NumPy array: float64 (...). Raises UserError if the highest logit
-    is not finite."""
+    """Return log(sum(exp(logits))) along the last axis of a NumPy array, as float64 (...). Raises UserError if the highest
+    logit is not finite."""
     best = logits.max(axis=-1, keepdims=True)
     if not host.isfinite(best).all():
         raise useless_logits(best[~host.isfinite(best)][0])
@@ -165,14 +165,14 @@ def log_of_total(logits: Any) -> Any:
 
 
 def check_n_best(n_best: int, beam: int) -> None:
-    """Raise SettingError unless ``n_best`` is from 1 to the width of the beam."""
+    """Raise SettingError unless ``n_best`` is from 1 to the beam width."""
     check_counts(n_best=n_best)
     if n_best > beam:
         raise SettingError(f"n_best must be at most beam, {beam}, got {n_best}", "n_best", "beam")
 
 
 class _Search:
-    """The search for one row of the batch."""
+    """The search state of one row of the batch."""
 
     def __init__(self, beam: int, n_best: int, rule: BeamRule, max_tokens: int, ends: list[int]):
         self.width = beam
@@ -180,15 +180,15 @@ class _Search:
         self.rule = rule
         self.max_tokens = max_tokens
         self.ends = ends
-        self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # log-probabilities and ids, the likeliest first
+        self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # log-probabilities and ids, most likely first
         self.num_kept = rule.num_kept(beam, n_best)
-        self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst first
+        self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored sequences, worst first
         self.num_finished = 0
 
     def advance(self, scores: Any, totals: Any, seen: list[BeamCandidate] | None) -> tuple[list[int], list[int]]:
-        """Extend each text by each token, and keep the best. ``scores`` minus ``totals`` are the log-probabilities of the
-        tokens. Return two lists, empty when the row is done: for each kept text, the number of its parent, and its new token.
-        Texts that are kept or end are added to ``seen``."""
+        """Extend each sequence by each token and keep the best. ``scores`` minus ``totals`` are the tokens' log-probabilities.
+        For each kept sequence, return its parent's number and its new token in two lists (empty if the row is done). Kept and
+        finished sequences are appended to ``seen``."""
         count = self.width * (1 + len(self.ends))  # enough that `width` of them do not end
         is_last = len(self.beams[0][1]) + 1 == self.max_tokens
         extended: list[tuple[float, tuple[int, ...]]] = []
@@ -196,7 +196,7 @@ class _Search:
         for rank, (total, parent, token) in enumerate(self._extensions(scores, totals, count)):
             ids = self.beams[parent][1]
             if token in self.ends or is_last:
-                if rank < self.width:  # only texts among the `width` best are set aside
+                if rank < self.width:  # only sequences among the `width` best can finish
                     score = self._finish(total, ids, token)
                     if seen is not None:
                         seen.append(BeamCandidate(parent, token, total, score=score))
@@ -209,7 +209,7 @@ class _Search:
         return ([], []) if self._is_done() else (parents, [ids[-1] for _, ids in extended])
 
     def _extensions(self, scores: Any, totals: Any, count: int) -> list[tuple[float, int, int]]:
-        """Return the ``count`` likeliest extensions by one token, best first: log-probability, number of the text, token."""
+        """Return the ``count`` most likely one-token extensions, best first: log-probability, sequence number, token."""
         extensions = []
         for parent, (row, total, (log_probability, _)) in enumerate(zip(scores, totals, self.beams)):
             best = likeliest(row, count)
@@ -218,7 +218,7 @@ class _Search:
         return sorted(extensions, key=lambda text: -text[0])[:count]
 
     def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> float:
-        """Set a text aside, and return its score."""
+        """Finish a sequence and return its score."""
         self.num_finished += 1
         score = self.rule.score(log_probability, len(ids) + 1)
         heapq.heappush(self.finished, (score, ids, token) if token in self.ends else (score, (*ids, token), None))
@@ -227,7 +227,7 @@ class _Search:
         return score
 
     def _is_done(self) -> bool:
-        """Return True if no text is left to extend, enough have ended, or no other is expected to beat them."""
+        """Return True if no sequence is left to extend, enough have ended, or none is expected to beat them."""
         if not self.beams:
             return True
         if self.num_finished >= self.width and (self.rule.stops_when_full or self.width == 1):
@@ -237,38 +237,38 @@ class _Search:
         return is_full and self.finished[0][0] >= self.rule.attainable(likeliest, len(ids), self.max_tokens)
 
     def best(self) -> list[Hypothesis]:
-        """Return the finished texts, best first. Raises UserError if there are none, which only forbidden tokens can cause."""
+        """Return the finished sequences, best first. Raises UserError if there are none because tokens are forbidden."""
         if not self.finished:
             raise useless_logits(-host.inf)
         ranked = sorted(self.finished, key=lambda item: -item[0])[: self.n_best]
         return [Hypothesis(ids, score, end) for score, ids, end in ranked]
 
 
-# -------------------------------------------------------------------------------------- how texts of different lengths compare
+# -------------------------------------------------------------------------------------------------------- length normalization
 
 
 class BeamRule(Protocol):
-    """A way to score texts. Lengths count generated tokens, including the end token."""
+    """Protocol for rules that score sequences. Lengths count generated tokens, including the end token."""
 
     @property
     def stops_when_full(self) -> bool:
-        """Whether a search is done when ``beam`` texts have ended."""
+        """True if a search is done once ``beam`` sequences have ended."""
 
     def num_kept(self, beam: int, n_best: int) -> int:
-        """Return how many of the best ended texts to keep. Another text must beat the worst of them."""
+        """Return how many finished sequences to keep. A new sequence must beat the worst of them."""
 
     def score(self, log_probability: float, length: int) -> float:
-        """Return the score of an ended text; higher is better."""
+        """Return the score of a finished sequence; higher is better."""
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """Return the highest expected score of an unfinished text of this length. Unless it is above the worst kept score, the
-        search is done."""
+        """Return the highest expected score of an unfinished sequence of this length. The search is done unless it exceeds the
+        worst kept score."""
 
 
 @dataclass(frozen=True)
 class WuRule:
-    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). A search stops when ``beam`` texts have ended, or when it
-    cannot find a better text for the n best."""
+    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). The search stops once ``beam`` sequences have ended, or
+    if no better sequence can enter the n best."""
 
     alpha: float = 0.6
 
@@ -282,21 +282,21 @@ class WuRule:
         return n_best
 
     def score(self, log_probability: float, length: int) -> float:
-        """Return the score. Without the division, it would favor short texts."""
+        """Return the score. Without the division, short sequences would win."""
         return log_probability / ((5 + length) / 6) ** self.alpha
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """Return a bound: a longer text is never more probable, so take the present probability at the shortest or longest
-        possible length, whichever scores higher."""
+        """Return an upper bound. Longer sequences are never more probable, so use the current probability at the shortest or
+        longest possible length, whichever scores higher."""
         return max(self.score(log_probability, length + 1), self.score(log_probability, max_tokens))
 
 
 @dataclass(frozen=True)
 class HuggingFaceRule:
-    """log P / length^length_penalty, with searches that end as in ``generate`` of Hugging Face's transformers.
+    """log P / length^length_penalty. Searches end as in ``generate`` of Hugging Face transformers.
 
-    ``early_stopping``: True: a search is done when ``beam`` texts have ended. False: when, besides, the best unfinished text,
-    scored as if it ended now, does not beat the worst of them. "never": the same, scored with the length that favors it most.
+    If ``early_stopping`` is True, a search is done once ``beam`` sequences have ended. If False, the best unfinished sequence,
+    scored as if it ended now, must also score no better than the worst of them. "never": same, but scored at its best length.
     """
 
     length_penalty: float = 1.0
@@ -309,7 +309,7 @@ class HuggingFaceRule:
 
     @property
     def stops_when_full(self) -> bool:
-        """True only with early stopping."""
+        """True only if ``early_stopping`` is True."""
         return self.early_stopping is True
 
     def num_kept(self, beam: int, n_best: int) -> int:
@@ -317,16 +317,16 @@ class HuggingFaceRule:
         return beam
 
     def score(self, log_probability: float, length: int) -> float:
-        """Return the score. A negative penalty favors short texts."""
+        """Return the score. A negative penalty favors short sequences."""
         return float(log_probability / length**self.length_penalty)
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """Return an estimate. A longer text may score higher, unless ``early_stopping`` is "never"."""
+        """Return an estimate. A longer sequence may score higher, unless ``early_stopping`` is "never"."""
         is_longest_best = self.early_stopping == "never" and self.length_penalty > 0
         return self.score(log_probability, max_tokens if is_longest_best else length)
 
 
 def _check_exponent(name: str, value: float) -> None:
-    """Raise SettingError for an exponent whose powers may overflow."""
+    """Raise SettingError for an exponent that could overflow."""
     if not math.isfinite(value) or abs(value) > 50:
         raise SettingError(f"{name} must be a number from -50 to 50, got {value}")

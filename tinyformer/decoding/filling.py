@@ -1,4 +1,4 @@
-"""Filling in hidden words with a BERT."""
+"""Fill in masked words with a BERT."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def fill_masks(
     model: BertForMaskedLM, tokenizer: FillingTokenizer, sentence: str, best: int = 5
 ) -> list[list[tuple[str, float]]]:
-    """Return the ``best`` tokens for each [MASK] in the sentence (<mask> for RoBERTa and MPNet), as ``token_texts`` shows them,
-    with their probabilities, the likeliest first. Some published models have more outputs than tokens; these outputs have no
-    probability.
+    """Return the ``best`` tokens for each [MASK] in the sentence (<mask> for RoBERTa and MPNet), formatted by ``token_texts``,
+    with their probabilities, most likely first. Some published models have more outputs than tokens. The extra outputs are
+    ignored.
 
-    Raises UserError for a sentence without a mask, or with more tokens than the model can read.
+    Raises UserError if the sentence has no mask or exceeds the model's maximum length.
     """
     if not 1 <= best <= tokenizer.vocab_size:
         raise SettingError(f"best must be from 1 to {tokenizer.vocab_size}, got {best}")
@@ -46,8 +46,8 @@ def fill_masks(
 
 
 def filling_logits(model: BertForMaskedLM, ids: Sequence[int], positions: Sequence[int]) -> Any:
-    """Return the logits at n ``positions`` of a text, a NumPy array (n, vocab_size). ``ids`` include [CLS] and [SEP]. Raises
-    UserError for a text with more tokens than the model can read, and for a position outside of it."""
+    """Return the logits at n ``positions`` as a NumPy array (n, vocab_size). ``ids`` include [CLS] and [SEP]. Raises UserError
+    if the sequence exceeds the model's maximum length or a position is out of range."""
     longest = model.bert.config.max_length
     if len(ids) > longest:
         raise UserError(
@@ -61,20 +61,20 @@ def filling_logits(model: BertForMaskedLM, ids: Sequence[int], positions: Sequen
 
 
 def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:
-    """Return the tokenizer, read from ``path``. Raises UserError for another type."""
+    """Return the tokenizer, loaded from ``path``. Raises UserError if it is not a WordPiece tokenizer."""
     if tokenizer.kind != "wordpiece":
         raise UserError(f"{path} has no WordPieces: it is not the tokenizer of a BERT")
     return cast("WordPieceTokenizer", tokenizer)
 
 
 def with_mask(tokenizer: Tokenizer, path: str | Path) -> FillingTokenizer:
-    """Return the tokenizer, read from ``path``. Raises UserError if it has no mask token."""
+    """Return the tokenizer, loaded from ``path``. Raises UserError if it has no mask token."""
     if mask_name(getattr(tokenizer, "special", ())) is None or not hasattr(tokenizer, "before"):
         raise UserError(f"the tokenizer of {path} has no special token [MASK] or <mask>, so there is nothing to fill in")
     return cast("FillingTokenizer", tokenizer)
 
 
 def hide_words(text: str, passages: int = 4) -> list[str]:
-    """Return the first passages of a text, of seven words each, with [MASK] for the fourth."""
+    """Return the first ``passages`` passages of a text, seven words each, with the fourth word replaced by [MASK]."""
     words = text.split()[: 7 * passages]
     return [" ".join([*words[i : i + 3], "[MASK]", *words[i + 4 : i + 7]]) for i in range(0, len(words) - 6, 7)]

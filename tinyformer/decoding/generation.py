@@ -1,7 +1,7 @@
-"""Generation: a ``Decoder`` returns the logits of the next token, ``Sampling`` picks it, and the decoder takes it next.
+"""Generation loop: a ``Decoder`` computes the logits of the next token, ``Sampling`` picks it, and the decoder reads it.
 
-``sample`` is this loop. A decoder keeps its model's results for earlier tokens, in a cache or a state, and takes only new
-tokens. Sampling and beam search work with any decoder, on NumPy arrays: picking a token is cheap on the CPU.
+``sample`` is this loop. A decoder stores results for earlier tokens in a cache or a state, so it reads only new tokens.
+Sampling and beam search work with any decoder, on NumPy arrays. Picking a token is cheap on the CPU.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def sample(
 ) -> Iterator[Any]:
     """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yield the ids of each step, (batch,).
 
-    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. After its end token a row repeats it. The
-    iteration stops when all rows have ended. Raises UserError if the prompts are empty or of different lengths, or if
-    num_tokens is negative. A batch without rows yields nothing.
+    For ``end``, ``forbidden``, ``force_end`` and ``rules``, see ``TokenRules``. A finished row repeats its end token. The
+    iteration stops once all rows have ended. Raises UserError if prompts are empty or of different lengths, or if num_tokens is
+    negative. An empty batch yields nothing.
     """
     if num_tokens < 0:
         raise UserError(f"the length must be at least 0, got {num_tokens}")
@@ -78,8 +78,8 @@ def generate(
     force_end: bool = False,
     rules: Iterable[LogitsRule] = (),
 ) -> Iterator[int]:
-    """Continue ``prompt``, a sequence of token ids, with a language model. Yield up to ``num_tokens`` ids, and stop after
-    ``end``, an id or several. ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises UserError if the
+    """Continue ``prompt``, a sequence of token ids, with a language model. Yield up to ``num_tokens`` ids and stop after
+    ``end`` (an id or several). For ``forbidden``, ``force_end`` and ``rules``, see ``TokenRules``. Raises UserError if the
     prompt is empty or num_tokens is negative.
 
     >>> from tinyformer import GPT, GPTConfig, Sampling, generate
@@ -95,13 +95,13 @@ def generate(
 
 
 def compile_first(model: GPT | RecurrentLM, sampling: Sampling) -> None:
-    """Compile the kernels for generation, if any, so that messages about it appear before a text, not in the middle."""
+    """Compile the generation kernels, if any, so that compiler messages appear before the text."""
     if kernels_name == "numba":
         list(generate(model, [0, 0], 3, replace(sampling, seed=0)))
 
 
 def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
-    """Return a note if a prompt of this length is longer than the model's context, else ""."""
+    """Return a note if a prompt of this length exceeds the model's context, else ""."""
     limit = model.config.block_size
     if isinstance(model, RecurrentLM) or length <= limit:
         return ""
@@ -112,41 +112,40 @@ def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
 
 
 class Decoder(Protocol):
-    """The state of one batch of texts during generation. Another batch needs another decoder."""
+    """Protocol for the generation state of one batch. Each batch needs a new decoder."""
 
     def next_logits(self, new: Any) -> Any:
-        """Take the new ids (batch, count). Return the logits (batch, vocab_size) for the next token of each text."""
+        """Read new ids (batch, count). Return the logits (batch, vocab_size) of each sequence's next token."""
 
     def select(self, rows: Any) -> None:
-        """Continue with these rows of the batch, in this order. A row may occur several times."""
+        """Keep these rows of the batch, in this order. A row may be repeated."""
 
 
 class GPTDecoder:
-    """A decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, each step
-    shifts the position of every token, and computes the last block_size tokens again, without a cache.
+    """Decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, every token's
+    position shifts at each step, so the last block_size tokens are recomputed without a cache.
 
-    The cache holds at most ``max_tokens`` tokens: pass this if it is known and block_size is large.
+    The cache holds at most ``max_tokens`` tokens. Pass it if it is known and block_size is large.
     """
 
     def __init__(self, model: GPT, use_cache: bool = True, max_tokens: int | None = None):
         self.model = model
-        self.ids: Any = None  # the last tokens, at most block_size
+        self.ids: Any = None  # the last block_size tokens
         self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
         cache, logits = self.cache, _last_logits(model, lambda ids, cache: model(ids, cache, last_only=True))
         self._logits = logits  # calls ``model.forward``
-        # Computes the same logits: the first call records the kernels that ``model.forward`` calls, and later calls replay
-        # them.
+        # Computes the same logits. The first call records the kernels of ``model.forward``; later calls replay them.
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
     def next_logits(self, new: Any) -> Any:
         """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The first call raises UserError for ids outside the vocabulary, and later calls if the number of rows differs.
+        The first call raises UserError for ids outside the vocabulary. Later calls raise it if the number of rows differs.
         """
         block_size = self.model.config.block_size
         ids, new = _joined(self.ids, new, self.model.config.vocab_size)
         if self.cache is not None and ids.shape[1] > self.cache.capacity:
-            self.cache = self._logits_of_one_token = None  # the traced program holds the cache, too
+            self.cache = self._logits_of_one_token = None  # the traced program also holds the cache
         if self.cache is None:
             ids = ids[:, -block_size:]
             logits = self._logits(tt.tensor(ids), None)
@@ -154,13 +153,12 @@ class GPTDecoder:
             logits = self._logits_of_one_token(tt.tensor(new))
         else:
             logits = self._logits(tt.tensor(new), self.cache)
-        self.ids = ids  # only now, as the model may refuse them
+        self.ids = ids  # set last: the model may reject them
         return logits.numpy()
 
     def keep_common(self, ids: Any) -> int:
-        """Continue with another text, ids (length,), in place of the only text. Keep the common beginning in the cache, but not
-        the last token. Return the number of tokens kept: ``next_logits`` takes the others. Raises UserError for ids outside the
-        vocabulary."""
+        """Replace the only sequence by ids (length,). Keep their common prefix in the cache, without the last token. Return the
+        number of tokens kept. Pass the remaining ones to ``next_logits``. Raises UserError for ids outside the vocabulary."""
         check_ids(ids, self.model.config.vocab_size)
         kept = 0
         if self.cache is not None:
@@ -171,14 +169,14 @@ class GPTDecoder:
         return kept
 
     def select(self, rows: Any) -> None:
-        """Continue with these rows of the batch."""
+        """Keep these rows of the batch."""
         if self.cache is not None:
             self.cache.select(rows, _shared(self.ids, rows))
         self.ids = None if self.ids is None else self.ids[rows]
 
 
 def _shared(ids: Any, rows: Any) -> int:
-    """Return how many leading ids (batch, length) each of these rows shares with the row that it replaces."""
+    """For each row, return how many leading ids (batch, length) it shares with the row that it replaces."""
     if ids is None or len(rows) != len(ids):
         return 0
     same = (ids[rows] == ids).all(axis=0)
@@ -186,7 +184,7 @@ def _shared(ids: Any, rows: Any) -> int:
 
 
 def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
-    """Return all ids, and the new ones alone. ``ids`` are the earlier ones, None at first."""
+    """Return all ids, and the new ids alone. ``ids`` are the earlier ids, initially None."""
     if ids is None:
         first = batch_of_ids(new, "prompts")
         check_ids(first, vocab_size)
@@ -197,7 +195,7 @@ def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
 
 
 def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that computes ``logits`` in evaluation mode, without gradients, for the last position."""
+    """Return a function that computes ``logits`` at the last position, in evaluation mode, without gradients."""
     in_evaluation = evaluating(model)
 
     def last(*inputs: Any) -> Tensor:
@@ -208,9 +206,9 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
 
 
 class TransformerDecoder:
-    """A decoder for an encoder-decoder. It encodes ``source``, ids (batch, length) or ``Vectors``, only once.
+    """Decoder for an encoder-decoder. It encodes ``source``, ids (batch, length) or ``Vectors``, only once.
 
-    It takes up to ``max_tokens`` tokens. Raises UserError if the source has no tokens or ids outside the vocabulary, and for
+    It reads up to ``max_tokens`` tokens. Raises UserError if the source is empty, has ids outside the vocabulary, or has
     vectors that the model cannot read.
     """
 
@@ -220,8 +218,8 @@ class TransformerDecoder:
         self.max_tokens = max_tokens
         with tt.no_grad(), evaluating(model):
             self.memory, self.memory_mask = model.encode(_sources(source, model))
-        self.sources = host.arange(len(self.memory))  # the source number of each row of the memory
-        self.texts_of_each = 1  # the number of consecutive texts that translate the same row of the memory
+        self.sources = host.arange(len(self.memory))  # source number per memory row
+        self.texts_of_each = 1  # number of consecutive sequences that share a memory row
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
         cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
@@ -232,8 +230,8 @@ class TransformerDecoder:
     def next_logits(self, new: Any) -> Any:
         """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The first call raises UserError for ids outside the vocabulary. Every call raises UserError if the number of rows
-        differs from the source's, and after more than ``max_tokens`` tokens.
+        The first call raises UserError for ids outside the vocabulary. Every call raises it if the number of rows differs from
+        the source's, or after more than ``max_tokens`` tokens.
         """
         batch = len(self.memory) * self.texts_of_each
         if len(new) != batch:
@@ -244,20 +242,20 @@ class TransformerDecoder:
                 f"this decoder takes {counted(self.max_tokens, 'token')}, not {ids.shape[1]}: pass it a larger max_tokens"
             )
         seen = tt.tensor(ids if self.cache is None else new)
-        is_filled = self.cache is not None and self.cache.length  # it then holds the memory's keys and values
+        is_filled = self.cache is not None and self.cache.length  # a filled cache holds the memory's keys and values
         if is_filled and seen.shape[1] == 1:
             logits = self._logits_of_one_token(seen, self.memory_mask)
         else:
             logits = self._logits(seen, self.memory, self.memory_mask, self.cache)
-        self.ids = ids  # only now, as the model may refuse them
+        self.ids = ids  # set last: the model may reject them
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
-        """Continue with these rows of the batch. Neighbors that translate the same source share its memory if possible."""
+        """Keep these rows of the batch. Neighboring rows with the same source share its memory if possible."""
         rows = host.asarray(rows)
         before = self.sources.repeat(self.texts_of_each)
         sources, kept = before[rows], rows // self.texts_of_each
-        can_share = self.cache is not None and self.cache.length > 0  # it then holds the memory's keys and values
+        can_share = self.cache is not None and self.cache.length > 0  # a filled cache holds the memory's keys and values
         self.texts_of_each = _repeats(sources) if can_share else 1
         kept = kept[:: self.texts_of_each]
         if self.cache is not None:
@@ -270,16 +268,16 @@ class TransformerDecoder:
 
 
 def _repeats(numbers: Any) -> int:
-    """Return the greatest count such that numbers (n,) are made of runs of ``count`` equal ones."""
+    """Return the largest count such that numbers (n,) consist of runs of ``count`` equal values."""
     changes = host.flatnonzero(host.diff(numbers)) + 1
     return math.gcd(len(numbers), *changes.tolist()) or 1
 
 
 class RecurrentDecoder:
-    """A decoder for recurrent models, whose state summarizes the tokens so far.
+    """Decoder for recurrent models, whose state summarizes the tokens so far.
 
-    A language model begins without a ``state``, an encoder-decoder with the state that ``encode`` returned for a batch of
-    sources. It takes up to ``max_tokens`` tokens.
+    A language model starts without a ``state``. An encoder-decoder starts with the state that ``encode`` returned for a batch
+    of sources. The decoder reads up to ``max_tokens`` tokens.
     """
 
     def __init__(self, model: RecurrentLM | EncoderDecoder, state: State | None = None, max_tokens: float = math.inf):
@@ -294,8 +292,8 @@ class RecurrentDecoder:
     def next_logits(self, new: Any) -> Any:
         """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The first call raises UserError for ids outside the vocabulary. Every call raises UserError if the number of rows
-        differs from the state's, and after more than ``max_tokens`` tokens.
+        The first call raises UserError for ids outside the vocabulary. Every call raises it if the number of rows differs from
+        the state's, or after more than ``max_tokens`` tokens.
         """
         if self.state is not None and len(new) != self.state.batch_size:
             raise UserError(
@@ -312,25 +310,25 @@ class RecurrentDecoder:
             )
         with tt.no_grad(), self._in_evaluation:
             logits, self.state = self.model.step(ids, self.state)
-        self.num_tokens = num_tokens  # only now, as the model may refuse the ids
+        self.num_tokens = num_tokens  # set last: the model may reject the ids
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
-        """Continue with these rows of the batch."""
+        """Keep these rows of the batch."""
         self.state = None if self.state is None else self.state.select(rows)
 
 
 def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True, max_tokens: int | None = None) -> Decoder:
-    """Return a decoder that continues texts with this language model, up to ``max_tokens`` if it is known. ``use_cache`` is
-    ignored for a recurrent model. Raises UserError for other models."""
+    """Return a decoder for a language model, for up to ``max_tokens`` tokens if set. ``use_cache`` is ignored for recurrent
+    models. Raises UserError for other models."""
     if not isinstance(model, (GPT, RecurrentLM)):
         raise UserError(f"{a_or_an(type(model).__name__)} does not continue texts: take GPT-2, Llama or Qwen")
     return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache, max_tokens)
 
 
 def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_tokens: int) -> Decoder:
-    """Return a decoder that translates ``source`` (batch, length) into at most ``max_tokens`` tokens with this encoder-decoder.
-    Raises UserError as ``TransformerDecoder`` does."""
+    """Return a decoder that translates ``source`` (batch, length) into at most ``max_tokens`` tokens. Raises UserError as
+    ``TransformerDecoder`` does."""
     if isinstance(model, Transformer):
         return TransformerDecoder(model, source, max_tokens)
     check_counts(max_tokens=max_tokens)
@@ -340,7 +338,7 @@ def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_to
 
 
 def _sources(source: Any, model: Transformer | EncoderDecoder) -> Any:
-    """Return the source ids (batch, length) or vectors for the encoder. Raises UserError if the model cannot read them."""
+    """Return source ids (batch, length) or vectors for the encoder. Raises UserError if the model cannot read them."""
     check_vectors(source, getattr(model.config, "source_features", 0))
     if isinstance(source, Vectors):
         check_lengths(source)
@@ -351,8 +349,8 @@ def _sources(source: Any, model: Transformer | EncoderDecoder) -> Any:
 
 
 def batch_of_ids(rows: Any, name: str) -> Any:
-    """Return token ids as an int64 array (batch, length). Raises UserError for another shape, and for no tokens. ``name`` is
-    the rows' name in messages, a plural."""
+    """Return token ids as an int64 array (batch, length). Raises UserError for another shape or no tokens. ``name`` is a plural
+    noun for messages."""
     rows = rows.numpy() if isinstance(rows, Tensor) else rows
     lengths = sorted({len(row) for row in rows if hasattr(row, "__len__")})
     if len(lengths) > 1:

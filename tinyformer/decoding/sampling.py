@@ -1,6 +1,6 @@
-"""The next token, from a model's scores: which tokens are allowed, and which of them is picked.
+"""Choose the next token from a model's scores.
 
-``TokenRules`` forbids tokens, and the rules below it change scores by the text so far, as in Hugging Face's ``generate``.
+``TokenRules`` forbids tokens. The rules below it change scores based on earlier tokens, as in Hugging Face ``generate``.
 ``Sampling`` picks an allowed token, greedily or at random.
 
 Scores are logits in sampling and log-probabilities in beam search. A score of -inf forbids a token.
@@ -26,19 +26,19 @@ _GREEDY = {"temperature": [0], "top_k": [1]}
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings for picking the next token. Raises SettingError for an invalid value.
+    """Settings for sampling the next token. Raises SettingError for an invalid value.
 
-    - ``temperature`` divides the logits. Below 1 the choice is less random. 0 is greedy: the likeliest token, or the first of
-      equally likely ones.
-    - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
-    - ``top_p`` then keeps the fewest tokens whose total probability reaches p (Holtzman et al. 2020). 1 keeps all.
-    - ``min_p`` then drops tokens less than p times as likely as the likeliest (Nguyen et al. 2024). 0 keeps all.
-    - ``typical_p`` then keeps the fewest tokens whose total probability reaches p, first those whose surprise is closest to the
-      expected one (Meister et al. 2022). 1 keeps all.
-    - The same ``seed`` picks the same tokens. By default ``tt.seed`` restarts the generator.
+    - ``temperature`` divides the logits. Values below 1 make the choice less random. 0 is greedy: it picks the most likely
+      token, or the first in a tie.
+    - ``top_k`` keeps only the k most likely tokens. 0 keeps all.
+    - ``top_p`` then keeps the fewest tokens with total probability of at least p (Holtzman et al. 2020). 1 keeps all.
+    - ``min_p`` then drops tokens less than p times as likely as the top token (Nguyen et al. 2024). 0 keeps all.
+    - ``typical_p`` then keeps the fewest tokens with total probability of at least p, starting with those whose surprise is
+      closest to the entropy (Meister et al. 2022). 1 keeps all.
+    - ``seed`` makes sampling reproducible. By default, ``tt.seed`` resets the generator.
 
-    Among equally likely tokens, top_k and top_p prefer smaller ids. So there are never more than k, and ``top_k=1`` is greedy.
-    (Hugging Face keeps all tokens as likely as the k-th.) typical_p keeps all tokens as typical as the last one.
+    In a tie, top_k and top_p prefer smaller ids. At most k tokens remain, and ``top_k=1`` is greedy. (Hugging Face keeps all
+    tokens tied with the k-th.) typical_p keeps all tokens tied with the last one.
 
     >>> import numpy
     >>> from tinyformer import Sampling
@@ -48,12 +48,12 @@ class Sampling:
     """
 
     temperature: float = setting(1.0, "divides the logits; lower is less random, 0 is greedy", unless={"top_k": [1]})
-    top_k: int = setting(0, "sample from the k likeliest tokens; 0: all", unless={"temperature": [0]})
+    top_k: int = setting(0, "sample from the k most likely tokens; 0: all", unless={"temperature": [0]})
     top_p: float = setting(
         1.0, "sample from the smallest set of tokens with total probability p (nucleus sampling)", unless=_GREEDY
     )
     seed: int | None = setting(None, "random seed", unless=_GREEDY)
-    min_p: float = setting(0.0, "drop tokens less than p times as likely as the likeliest", unless=_GREEDY)
+    min_p: float = setting(0.0, "drop tokens less than p times as likely as the top token", unless=_GREEDY)
     typical_p: float = setting(1.0, "sample from the most typical tokens with total probability p", unless=_GREEDY)
 
     def __post_init__(self) -> None:
@@ -72,13 +72,13 @@ class Sampling:
         if self.temperature == 0:
             return _highest(logits)
         weights = self._weights(logits)
-        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() needs weights that sum to exactly 1.
+        # Pick where the cumulative weight exceeds a uniform random number. NumPy's choice() requires weights that sum to 1.
         cumulative = host.cumsum(weights)
         return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
     def probabilities(self, logits: Any) -> Any:
-        """Return the probability that ``pick`` picks each token, (vocab_size,) float64, from logits (vocab_size,), a NumPy
-        array. Dropped tokens have 0. Raises UserError as ``pick`` does.
+        """Return the probability of each token under ``pick``, (vocab_size,) float64, for logits (vocab_size,), a NumPy array.
+        Dropped tokens get 0. Raises UserError as ``pick`` does.
 
         >>> import numpy
         >>> from tinyformer import Sampling
@@ -89,7 +89,7 @@ class Sampling:
         return weights / weights.sum()
 
     def _weights(self, logits: Any) -> Any:
-        """Return unnormalized probabilities, float64: 1 for the likeliest token, 0 for dropped tokens."""
+        """Return unnormalized probabilities, float64: 1 for the most likely token, 0 for dropped tokens."""
         highest = _highest(logits)
         if self.temperature == 0:
             return host.eye(1, len(logits), highest)[0]
@@ -110,14 +110,14 @@ class Sampling:
 
 
 def _that_reach(share: float, weights: Any) -> int:
-    """Return how many of the first weights reach this share of the sum."""
+    """Return how many leading weights make up this share of the sum."""
     reached = host.cumsum(weights)
     return 1 + int(host.searchsorted(reached, share * reached[-1], side="left"))
 
 
 def _typical(weights: Any, share: float) -> Any:
-    """Keep the weights of the most typical tokens, which reach this share; the others become 0. A token is typical if its
-    surprise, the negative logarithm of its probability, is close to the entropy."""
+    """Keep the weights of the most typical tokens that make up this share. Set all others to 0. A token is typical if its
+    surprise (negative log-probability) is close to the entropy."""
     ids = host.flatnonzero(weights)
     probabilities = weights[ids] / weights.sum()
     surprise = -host.log(probabilities)
@@ -131,15 +131,15 @@ def _typical(weights: Any, share: float) -> Any:
 
 
 def _highest(logits: Any) -> int:
-    """Return the id of the highest logit, the first of equal ones. Raises UserError if that logit is not finite."""
-    highest = int(logits.argmax())  # NumPy takes a NaN for the highest
+    """Return the id of the highest logit, the first in a tie. Raises UserError if that logit is not finite."""
+    highest = int(logits.argmax())  # argmax treats NaN as the highest
     if not math.isfinite(logits[highest]):
         raise useless_logits(logits[highest])
     return highest
 
 
 def useless_logits(highest: float) -> UserError:
-    """Return the error for logits whose highest is NaN or infinite, so that no token can be picked."""
+    """Return the error for a NaN or infinite highest logit."""
     problem = "-inf for every allowed token, so that no token is possible"
     if math.isnan(highest):
         problem = "NaN: its training diverged, or its weights are damaged"
@@ -152,8 +152,8 @@ _GROUPS = 1024
 
 
 def likeliest(scores: Any, count: int) -> Any:
-    """Return the indices of the ``count`` highest scores (n,), a NumPy array, as int64: the highest first, equal ones in order.
-    Scores of -inf, the logarithm of probability 0, are left out."""
+    """Return the indices of the ``count`` highest scores (n,), a NumPy array, as int64. The highest comes first; ties stay in
+    order. Scores of -inf (probability 0) are omitted."""
     least = host.finfo(scores.dtype).min
     if count < len(scores):
         least = max(least, _reached(scores, count))
@@ -162,10 +162,10 @@ def likeliest(scores: Any, count: int) -> Any:
 
 
 def _reached(scores: Any, count: int) -> Any:
-    """Return a number that at least ``count`` scores reach, but few more. This is much faster than sorting all.
+    """Return a threshold that at least ``count`` scores reach, but few more. Much faster than sorting all scores.
 
-    Many scores are compared in groups, by each group's highest. The highest scores seldom share a group, so few others reach
-    the lowest of the ``count`` highest groups.
+    If there are many scores, compare the maxima of groups. The highest scores seldom share a group, so few other scores reach
+    the lowest of the top ``count`` maxima.
     """
     size = len(scores) // _GROUPS
     if size > 1 and count <= _GROUPS // 4:
@@ -173,18 +173,18 @@ def _reached(scores: Any, count: int) -> Any:
     return host.partition(scores, len(scores) - count)[-count]
 
 
-# ------------------------------------------------------------------------------------------------- which tokens may be written
+# -------------------------------------------------------------------------------------------------------------- allowed tokens
 
 
 class TokenRules:
     """The tokens that sampling and beam search may generate.
 
-    - ``end``: this token, or any of these tokens, ends a text. None: no token ends a text.
-    - ``forbidden``: these tokens are never generated, not even as an end.
-    - ``rules``: other changes of the scores that depend on the text so far; see ``LogitsRule``.
-    - ``force_end``: the last token that fits is always an end token.
+    - ``end``: token or tokens that end a sequence. None: no token ends a sequence.
+    - ``forbidden``: tokens that are never generated, not even as end tokens.
+    - ``rules``: other score changes that depend on earlier tokens; see ``LogitsRule``.
+    - ``force_end``: always end a sequence that reaches the maximum length with an end token.
 
-    Raises SettingError for ids that are not integers of at least 0, and if ``force_end`` has no end token.
+    Raises SettingError for ids that are not integers of at least 0, or if ``force_end`` is set without an end token.
     """
 
     def __init__(
@@ -203,12 +203,12 @@ class TokenRules:
             raise SettingError("force_end needs an end token: pass its id as end", "force_end", "end")
 
     def restrict(self, scores: Any, is_last: bool, texts: Any = None, written: int = 0) -> Any:
-        """Return scores (batch, vocab_size) of the next tokens, logits or log-probabilities, with -inf for forbidden ones.
+        """Return the next-token scores (batch, vocab_size), logits or log-probabilities, with -inf for forbidden tokens.
 
-        ``is_last`` says that only one more token fits. The ``rules`` need the ids of the ``texts`` so far (batch, length), and
-        how many of them were ``written``. Log-probabilities are not normalized again: allowed tokens keep the model's
-        probabilities. A forced end is certain, with a score of 0. Hugging Face's ``generate`` does the same. Raises UserError
-        for ids outside the vocabulary, and if all tokens are forbidden.
+        ``is_last`` means that only one more token fits. The ``rules`` need the ids of the ``texts`` so far (batch, length) and
+        how many of them were generated (``written``). Log-probabilities are not renormalized: allowed tokens keep the model's
+        probabilities. A forced end token scores 0, a probability of 1. Hugging Face ``generate`` does the same. Raises
+        UserError for ids outside the vocabulary or if all tokens are forbidden.
         """
         if is_last and self.force_end:
             _check_known(self.ends, scores.shape[1])
@@ -242,21 +242,21 @@ def _check_known(ids: list[int], vocab_size: int) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------------- rules by what was written so far
+# ----------------------------------------------------------------------------------------------- rules based on earlier tokens
 
 
 class LogitsRule(Protocol):
-    """A rule for the next token of each text of a batch."""
+    """Protocol for rules that change the scores of next tokens."""
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Return the new scores (batch, vocab_size), or the same array if nothing changes. ``scores`` stays as it is. ``texts``
-        are the ids so far (batch, length), including the prompt, and ``written`` is the number of generated ones."""
+        """Return the new scores (batch, vocab_size), or the same array if unchanged. Does not modify ``scores``. ``texts`` are
+        the ids so far (batch, length), including the prompt. ``written`` is the number of generated tokens."""
 
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """A penalty on tokens that the text has (Keskar et al. 2019): it divides positive scores and multiplies negative ones.
-    Below 1 it makes them likelier. Raises SettingError unless it is positive."""
+    """Penalty on tokens that already occur in the sequence (Keskar et al. 2019). It divides positive scores and multiplies
+    negative ones. Values below 1 favor repetition. Raises SettingError unless it is positive."""
 
     penalty: float
 
@@ -265,7 +265,7 @@ class RepetitionPenalty:
             raise SettingError(f"repetition_penalty must be a number above 0, got {self.penalty}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Return the scores with the penalty."""
+        """Return the scores after the penalty."""
         seen = host.zeros(scores.shape, bool)
         host.put_along_axis(seen, texts, True, axis=1)
         return host.where(seen, host.where(scores < 0, scores * self.penalty, scores / self.penalty), scores)
@@ -273,7 +273,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class NoRepeatedNgrams:
-    """A rule that no n-gram of ``size`` tokens occurs twice in a text. Raises SettingError for a size below 1."""
+    """Forbid any n-gram of ``size`` tokens from occurring twice in a sequence. Raises SettingError if ``size`` is below 1."""
 
     size: int
 
@@ -282,12 +282,12 @@ class NoRepeatedNgrams:
             raise SettingError(f"no_repeat_ngram_size must be at least 1, got {self.size}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Forbid the tokens that would complete an n-gram of the text."""
+        """Forbid tokens that would repeat an n-gram."""
         length = texts.shape[1]
         if length < self.size:
             return scores
         runs = host.lib.stride_tricks.sliding_window_view(texts, self.size, axis=1)
-        begun = texts[:, length + 1 - self.size :]  # the next token completes it
+        begun = texts[:, length + 1 - self.size :]  # the next token completes this n-gram
         rows, starts = host.nonzero((runs[..., :-1] == begun[:, None]).all(axis=-1))
         scores = scores.copy()
         scores[rows, runs[rows, starts, -1]] = -host.inf
@@ -296,12 +296,12 @@ class NoRepeatedNgrams:
 
 @dataclass(frozen=True)
 class ForbiddenSequences:
-    """A rule that none of these token sequences is generated."""
+    """Forbid these token sequences."""
 
     sequences: tuple[tuple[int, ...], ...]
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Forbid the tokens that would complete one of the sequences."""
+        """Forbid tokens that would complete one of the sequences."""
         scores = scores.copy()
         for *begun, last in self.sequences:
             if len(begun) <= texts.shape[1]:
@@ -312,26 +312,26 @@ class ForbiddenSequences:
 
 @dataclass(frozen=True)
 class MinimalLength:
-    """A rule that no text ends before it has ``length`` tokens, including the prompt, and ``new_tokens`` generated ones."""
+    """Require ``length`` tokens, including the prompt, and ``new_tokens`` generated tokens before a sequence may end."""
 
     ends: tuple[int, ...]
     length: int = 0
     new_tokens: int = 0
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Forbid the end tokens while a text is too short."""
+        """Forbid end tokens while a sequence is too short."""
         too_short = texts.shape[1] < self.length or written < self.new_tokens
         return _without(scores, self.ends) if too_short else scores
 
 
 @dataclass(frozen=True)
 class ForcedAfterStart:
-    """A token that follows a prompt of one token, such as the language of a translation."""
+    """Force a token after a prompt of one token, such as the language of a translation."""
 
     token: int
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Forbid all other tokens after one token. The forced one is certain, with a score of 0."""
+        """After one token, forbid all tokens except the forced one, which scores 0 (probability 1)."""
         if texts.shape[1] != 1:
             return scores
         forced = host.full_like(scores, -host.inf)
@@ -341,24 +341,24 @@ class ForcedAfterStart:
 
 @dataclass(frozen=True)
 class ForbiddenFirst:
-    """A rule that none of these tokens is generated first. With ``after_forced``, a token from ``ForcedAfterStart`` does not
+    """Forbid these tokens as the first generated token. If ``after_forced`` is set, a token from ``ForcedAfterStart`` does not
     count."""
 
     tokens: tuple[int, ...]
     after_forced: bool = False
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Forbid these tokens at the beginning."""
+        """Forbid these tokens at the start."""
         prompt = texts.shape[1] - written
         return _without(scores, self.tokens) if written == (self.after_forced and prompt == 1) else scores
 
 
 @dataclass(frozen=True)
 class Renormalized:
-    """A rule that normalizes log-probabilities after the rules before it, so that the probabilities sum to 1."""
+    """Renormalize log-probabilities after earlier rules, so that the probabilities sum to 1."""
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """Return log(softmax(scores)). A row without an allowed token stays."""
+        """Return log(softmax(scores)). Rows without an allowed token are unchanged."""
         highest = scores.max(axis=-1, keepdims=True)
         shifted = scores - host.where(host.isfinite(highest), highest, 0)
         total = host.exp(shifted).sum(axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Streaming: decode ids during generation."""
+"""Stream text: decode ids as they are generated."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class TextStreamer(Protocol):
-    """The part of a tokenizer that streaming uses."""
+    """Protocol for tokenizers that can stream text."""
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Yield the text of the ids in pieces, each as soon as it is certain."""
+        """Yield the decoded text in pieces, each as soon as it is final."""
 
 
 def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
-    """Yield the text of ids in pieces, each as soon as it is certain. Together they are the decoded text.
+    """Yield the decoded text of ids in pieces, each as soon as it is final. Joined, the pieces equal the decoded text.
 
-    A character may span several tokens, and some tokenizers put a space between words, but not before a comma or the
-    continuation of a word. So the text may depend on earlier ids: ``after`` are ids that were already shown, such as a prompt.
+    A character may span several tokens. Some tokenizers put a space between words, but not before a comma or within a word. The
+    text therefore depends on earlier ids. Pass ids that were already shown, such as a prompt, as ``after``.
 
     >>> from tinyformer import WordTokenizer, stream_text
     >>> tokenizer = WordTokenizer.train("Don't stop!")
@@ -39,7 +39,7 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
 
 
 def until(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """Yield pieces of text up to the first stop string, which may span pieces. Take no pieces after it."""
+    """Yield pieces of text up to the first stop string. A stop string may span pieces. Read no pieces after it."""
     held = ""
     for piece in pieces:
         held += piece

@@ -1,4 +1,4 @@
-"""The loss of each token of a text."""
+"""Per-token losses."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ TokenModel = GPT | RecurrentLM | Transformer | EncoderDecoder | BertForMaskedLM
 
 
 def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Array:
-    """Return the loss, in nats, of each token given those before it: (length,) float64, for ids (length,). The first is NaN.
+    """Return each token's loss in nats given the tokens before it: (length,) float64, for ids (length,). The first is NaN.
 
-    - A GPT reads a text of more than ``block_size`` tokens in windows that overlap by half, so each token after the first
-      window has at least half a block before it.
-    - A recurrent language model carries its state through the text.
-    - An encoder-decoder reads the ``source``, ids (length,) or ``Vectors`` of one row, and ``ids`` begins with the start token.
-    - A ``BertForMaskedLM`` sees all other tokens: the id ``mask`` replaces each token in turn (Salazar et al. 2020), also the
-      first. The negative sum of the losses is the pseudo-log-likelihood of the text.
+    - A GPT reads a sequence longer than ``block_size`` in windows that overlap by half. Each token after the first window sees
+      at least half a block of context.
+    - A recurrent language model carries its state through the sequence.
+    - An encoder-decoder reads the ``source``, ids (length,) or ``Vectors`` of one row. ``ids`` starts with the start token.
+    - A ``BertForMaskedLM`` sees all other tokens: the id ``mask`` replaces each token in turn, including the first (Salazar et
+      al. 2020). The negative sum of the losses is the sequence's pseudo-log-likelihood.
 
-    Raises UserError for ids outside the vocabulary, a text without tokens, a missing ``source`` or ``mask``, and one that the
-    model does not take.
+    Raises UserError for ids outside the vocabulary, an empty sequence, or a missing or unsupported ``source`` or ``mask``.
 
     >>> from tinyformer import GPT, GPTConfig, token_losses
     >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
@@ -49,8 +48,8 @@ def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | No
 
 
 def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Iterator[Array]:
-    """Yield the result of ``token_losses`` in parts as they are computed, so that programs can show progress on a long text, or
-    stop. Raises UserError as ``token_losses`` does, before the first part.
+    """Yield the result of ``token_losses`` in chunks as they are computed, so that programs can show progress or stop. Raises
+    UserError as ``token_losses`` does, before the first chunk.
 
     >>> from tinyformer import GPT, GPTConfig, token_losses_in_parts
     >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
@@ -77,7 +76,7 @@ def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask:
 
 
 def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the parts, each computed in evaluation mode and without gradients. In between the model keeps its mode."""
+    """Yield the chunks, each computed in evaluation mode without gradients. Restore the model's mode between chunks."""
     in_evaluation = evaluating(model)
     while True:
         with tt.no_grad(), in_evaluation:
@@ -88,7 +87,7 @@ def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _vocab_size(config: Any) -> int:
-    """Return the size of the vocabulary that a model with this configuration predicts."""
+    """Return the output vocabulary size of a model with this configuration."""
     return int(config.target_vocab_size if isinstance(config, TransformerConfig | Seq2SeqConfig) else config.vocab_size)
 
 
@@ -109,22 +108,22 @@ def _batch(ids: Array) -> Tensor:
 
 
 def _losses(logits: Tensor, targets: Array) -> Array:
-    """Return the loss of each target (...), from logits (..., vocab_size)."""
+    """Return the loss of each target (...) for logits (..., vocab_size)."""
     return tt.cross_entropy(logits, tt.tensor(targets), reduction="none").numpy()
 
 
 def _rows_at_once(tokens: int, logits: int) -> int:
-    """Return how many rows to compute together, given each row's numbers of tokens and logits."""
+    """Return the batch size to compute in one call, given the number of tokens and logits per row."""
     return max(1, min(TOKENS_AT_ONCE // tokens, LOGITS_AT_ONCE // logits))
 
 
 def _of_windows(model: GPT, inputs: Array, targets: Array) -> Iterator[Array]:
-    """Yield the losses of all targets (length,), from windows of at most block_size inputs."""
+    """Yield the losses of all targets (length,) from windows of at most block_size inputs."""
     size = min(model.config.block_size, len(inputs))
     last = len(inputs) - size
     starts = [*range(0, last, size - size // 2), last]
     step = _rows_at_once(size, size * model.config.vocab_size)
-    known = 0  # the number of losses so far
+    known = 0  # number of losses so far
     for first in range(0, len(starts), step):
         some = starts[first : first + step]
         windows = host.array(some)[:, None] + host.arange(size)
@@ -134,7 +133,7 @@ def _of_windows(model: GPT, inputs: Array, targets: Array) -> Iterator[Array]:
 
 
 def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Iterator[Array]:
-    """Yield the losses of all targets (length,). The model reads the inputs in parts and carries its state along."""
+    """Yield the losses of all targets (length,). Read the inputs in chunks and carry the state along."""
     state: State | None = None
     for first in range(0, len(inputs), model.config.block_size):
         part = slice(first, first + model.config.block_size)
@@ -143,12 +142,12 @@ def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Iterator[Arr
 
 
 def _of_target(model: Transformer | EncoderDecoder, source: Any, inputs: Array, targets: Array) -> Iterator[Array]:
-    """Yield the losses of all targets (length,), in one part."""
+    """Yield the losses of all targets (length,) in one chunk."""
     yield _losses(model(source, _batch(inputs)), targets[None])[0]
 
 
 def _of_masked(model: BertForMaskedLM, ids: Array, mask: int) -> Iterator[Array]:
-    """Yield the losses of all tokens (length,), each with only itself masked."""
+    """Yield the losses of all tokens (length,), masking one token at a time."""
     step = _rows_at_once(len(ids), model.config.vocab_size)
     for first in range(0, len(ids), step):
         positions = host.arange(first, min(first + step, len(ids)))

@@ -1,5 +1,5 @@
-"""The explorer: a page in the browser that shows what a model does. Start it with ``tinyformer explore FOLDER``.
+"""The explorer: a browser page that shows how a model works. Start it with ``tinyformer explore FOLDER``.
 
-views/ is what it computes, serving/ how a browser gets it, page/ what the browser runs. Read ``views/questions`` first. Only
-programs/ imports this room.
+views/ computes responses, serving/ sends them to the browser, and page/ runs there. Read ``views/questions`` first. Only
+commands/ imports this package.
 """

@@ -1,10 +1,10 @@
-"""Models as ONNX files, and as web pages.
+"""Export models to ONNX files and web pages.
 
-``export_onnx`` (``tinyformer export RUN model.onnx``) writes a model. ``web_page`` (``tinyformer export RUN --web page.html``)
-writes a page with a GPT, computed by ``tinyformer/javascript``, and ``export_page`` a page that runs any model.
+``export_onnx`` (``tinyformer export RUN model.onnx``) exports a model. ``web_page`` (``tinyformer export RUN --web page.html``)
+writes a page that runs a GPT with ``tinyformer/javascript``. ``export_page`` writes a page for any model.
 
-No model is written a second time. ``models.py`` runs its ``forward`` and records the ops that it calls, with names in place of
-lengths (``tinytensor/replay/recording.py``). ``program.py`` writes the recording as a graph, by the tables in ``operators.py``,
+No model needs a second implementation. ``models.py`` runs its ``forward`` and records the ops, with named sizes
+(``tinytensor/replay/recording.py``). ``program.py`` converts the recording to a graph, using the tables in ``operators.py``,
 ``attention.py`` and ``caches.py``.
 """
 

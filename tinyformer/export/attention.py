@@ -1,6 +1,6 @@
-"""Attention as nodes of a graph, with its masks and rotations, but without caches (see ``caches.py``).
+"""Attention as graph nodes, with masks and rotations but without caches (see ``caches.py``).
 
-It uses plain operators: ONNX's Attention is new, and runtimes disagree on a causal mask with fewer queries than keys.
+Uses basic operators: ONNX's Attention is new, and runtimes disagree on causal masks with fewer queries than keys.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def rms_norm(write: Writer, x: Value, weight: Value | None, eps: float) -> Value
 
 
 def causal_mask(write: Writer, queries: int | Size, keys: int | Size) -> Value:
-    """Return the mask (queries, keys) in which the last ``queries`` of all tokens attend to the ``keys`` tokens up to
-    themselves."""
+    """Return the mask (queries, keys) of causal attention. The queries are the last ``queries`` of all tokens, and each attends
+    to ``keys`` up to its own position."""
 
     def make() -> Value:
         ends = write.range(difference(keys, queries), keys).unsqueeze(1)
@@ -39,7 +39,7 @@ def causal_mask(write: Writer, queries: int | Size, keys: int | Size) -> Value:
 
 
 def both(write: Writer, mask: Value | None, other: Value | None) -> Value | None:
-    """Return where both masks are True. None allows all."""
+    """Return a mask that is True where both masks are True. None allows all."""
     if mask is None or other is None:
         return other if mask is None else mask
     return write.once(("both", mask.name, other.name), lambda: write.graph.node("And", mask, other))
@@ -49,7 +49,7 @@ def both(write: Writer, mask: Value | None, other: Value | None) -> Value | None
 
 
 def split_heads(write: Writer, x: Value, parts: Sequence[int], d_head: int) -> list[Value]:
-    """(batch, length, sum of parts * d_head) -> the heads of each part, (batch, part, length, d_head)."""
+    """Split (batch, length, sum of parts * d_head) into the heads of each part, (batch, part, length, d_head)."""
 
     def make() -> list[Value]:
         heads = x.reshape(0, 0, sum(parts), d_head).transpose(0, 2, 1, 3)
@@ -59,7 +59,7 @@ def split_heads(write: Writer, x: Value, parts: Sequence[int], d_head: int) -> l
 
 
 def join_heads(x: Value) -> Value:
-    """(batch, heads, length, d_head) -> (batch, length, heads * d_head)."""
+    """Convert (batch, heads, length, d_head) to (batch, length, heads * d_head)."""
     return x.transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
@@ -73,7 +73,7 @@ def _norm_and_rotate(
     eps: float,
     rotation: Value | None,
 ) -> Value:
-    """Attention reads the heads from ``once``. The nodes that join them here are removed if nothing reads them."""
+    """Attention reads the heads from ``once``. The nodes that join them here are removed if unused."""
     parts = [num_heads, shared, shared]
     query, key, value = split_heads(write, projected, parts, d_head := projected.shape[2] // sum(parts))
     if query_weight is not None and key_weight is not None:
@@ -88,7 +88,7 @@ def _norm_and_rotate(
 
 
 def _rotated(x: Value, cosine: Value, sine: Value, half: int) -> Value:
-    """Return x (..., length, 2 * half) with the pairs i and half + i rotated by these cosines and sines."""
+    """Rotate the pairs i and half + i of x (..., length, 2 * half) by these cosines and sines."""
     first, second = x.split(half, half)
     return x.graph.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
@@ -99,7 +99,7 @@ def _rotated(x: Value, cosine: Value, sine: Value, half: int) -> Value:
 def attend(
     write: Writer, query: Value, key: Value, value: Value, mask: Value | None, scale: float, bias: Any = None, ndim: int = 4
 ) -> Value:
-    """Return the mixed values (..., queries, d_head). For a query that attends to no key they are 0."""
+    """Return the mixed values (..., queries, d_head), which are 0 for a query that attends to no key."""
     graph, axes = write.graph, [*range(ndim - 2), ndim - 1, ndim - 2]
     scores = (query * scale) @ key.transpose(*axes)
     if bias is not None:

@@ -1,5 +1,5 @@
-"""Programs with caches as graphs. A graph has no memory, so the keys and values of earlier tokens are inputs, and those of all
-tokens are outputs, which the next run takes. The first run has 0 earlier tokens."""
+"""Programs with caches as graphs. A graph has no memory. Keys and values of earlier tokens are therefore inputs, and those of
+all tokens are outputs for the next run. The first run has 0 earlier tokens."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KeysValues = tuple[Value, Value]  # each (batch, heads, number of keys, d_head)
 
 
 class Stored:
-    """The keys and values in a cache: those from before, if any, and those with the new ones."""
+    """Cached keys and values: the earlier ones, if any, and all including the new ones."""
 
     dtype = ""
-    shape: tuple[Any, ...] = ()  # (2, batch, heads, keys, d_head), as of a value
+    shape: tuple[Any, ...] = ()  # (2, batch, heads, keys, d_head), as for a value
 
     def __init__(self, name: str, before: KeysValues | None):
         self.name, self.before = name, before
@@ -33,13 +33,13 @@ class Stored:
 
 
 class CachedWriter(Writer):
-    """Writes a program of a model with caches.
+    """Writes the program of a model with caches.
 
-    ``limit`` is the number of positions in a table. ``endings`` follow a block's number in the names of the keys and values of
-    self-attention and of a memory. Without a ``past`` there are no earlier tokens.
+    ``limit`` is the number of positions in a table. ``endings`` follow a block's number in the names of self-attention and
+    memory keys and values. If ``past`` is None, there are no earlier tokens.
     """
 
-    padding: Value | None = None  # the mask of keys, (batch, 1, 1, keys)
+    padding: Value | None = None  # mask of keys, (batch, 1, 1, keys)
 
     def __init__(self, recording: Recording, model: Module, limit: int, endings: tuple[str, str] = ("", ""), past: bool = True):
         super().__init__(recording, CACHED)
@@ -50,14 +50,14 @@ class CachedWriter(Writer):
         self._next: Iterator[Stored] = iter(self._stored)
 
     def declare_mask_and_positions(self) -> None:
-        """Add the inputs ``attention_mask`` (batch, all tokens), 0 for padding, and ``position_ids`` (batch, length)."""
+        """Add the inputs ``attention_mask`` (batch, total_length; 0 for padding) and ``position_ids`` (batch, length)."""
         num_keys = "total_length" if self._has_past else "length"
         mask = self.graph.input("attention_mask", INT, "batch_size", num_keys)
         self.padding = mask.astype(BOOL).unsqueeze(1, 2)
         self.positions = self.graph.input("position_ids", INT, "batch_size", "length")
 
     def count_positions(self) -> None:
-        """Count the positions of the new tokens from those before, in all rows of the batch: (1, length)."""
+        """Number the new tokens' positions after the earlier tokens, for all rows of the batch: (1, length)."""
         past = Size(0, (("past_length", 1),))
         self.positions = self.range(past, Size(0, (("length", 1), ("past_length", 1)))).unsqueeze(0)
 
@@ -85,7 +85,7 @@ class CachedWriter(Writer):
         return next(self._next)
 
     def write(self) -> Graph:
-        """Return the graph, with the keys and values of all tokens as outputs."""
+        """Return the graph, with all keys and values as outputs."""
         super().write()
         for stored in self._stored if self._has_past else ():
             for part, value in zip(("key", "value"), stored.now or ()):
@@ -94,14 +94,14 @@ class CachedWriter(Writer):
         return self.graph
 
     def rows_of(self, table: Any) -> Value:
-        """Return the rows of a table at the positions, (batch, length, width)."""
+        """Return the table rows at the positions, (batch, length, width)."""
         name = self.names.get(id(table))
         array = table.numpy() if name else table.numpy()[: self.limit]
         return (self.graph.weight(name, array, FLOAT) if name else self.graph.constant(array)).take(self.positions)
 
 
 def _cached_attention(write: CachedWriter, projected: Value, stored: Stored, num_heads: int, is_causal: bool) -> Value:
-    """Append the new keys and values to those before, and attend."""
+    """Append the new keys and values to the cached ones, and attend."""
     _, _, shared, keys, d_head = stored.shape
     query, key, value = split_heads(write, projected, [num_heads, shared, shared], d_head)
     if stored.before is not None:
@@ -113,7 +113,7 @@ def _cached_attention(write: CachedWriter, projected: Value, stored: Stored, num
 
 
 def _for_each_query(x: Value, shared: int, num_heads: int, d_head: int) -> Value:
-    """Repeat keys or values (batch, shared, keys, d_head) for each query head."""
+    """Repeat keys or values (batch, shared, keys, d_head) for all query heads."""
     if shared == num_heads:
         return x
     groups = x.graph.node("Expand", x.unsqueeze(2), [1, 1, num_heads // shared, 1, 1])

@@ -1,7 +1,7 @@
 """A graph of ONNX operators under construction.
 
-A ``Value`` is a result that the graph will compute. Its operators and methods add nodes. Python floats and arrays of floats
-become float32 constants; ints and lists of ints (ids, lengths, shapes) become int64 ones.
+A ``Value`` is a future result of the graph. Its operators and methods add nodes. Python floats and float arrays become float32
+constants. Ints and lists of ints (ids, lengths, shapes) become int64 constants.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from tinytensor.device.backend import host
 
 FLOAT, INT, BOOL, DOUBLE = "float32", "int64", "bool", "float64"
-DTYPES = {FLOAT: 1, INT: 7, BOOL: 9, DOUBLE: 11}  # ONNX's numbers
+DTYPES = {FLOAT: 1, INT: 7, BOOL: 9, DOUBLE: 11}  # ONNX dtype numbers
 
 
 class Value:
-    """An input, a constant or a result of a graph, identified by its name.
+    """A graph's input, constant or result, identified by name.
 
-    ``dtype`` and ``shape`` (ints and ``Size``s) are set for the values of a recorded program.
+    ``dtype`` and ``shape`` (ints and ``Size``s) are set in recorded programs.
     """
 
     dtype = ""
@@ -44,15 +44,15 @@ class Value:
         return self.graph.node("MatMul", self, other)
 
     def function(self, operator: str, **attributes: Any) -> Value:
-        """Apply an operator to this value alone, such as "Relu", "Sqrt" or "Softmax"."""
+        """Apply a unary operator, such as "Relu", "Sqrt" or "Softmax"."""
         return self.graph.node(operator, self, **attributes)
 
     def astype(self, dtype: str) -> Value:
-        """Convert the value to another dtype."""
+        """Convert to another dtype."""
         return self.graph.node("Cast", self, to=DTYPES[dtype])
 
     def reshape(self, *shape: int) -> Value:
-        """Change the shape. 0 keeps the length of that axis; one -1 is inferred."""
+        """Change the shape. 0 keeps an axis length; one -1 is inferred."""
         return self.graph.node("Reshape", self, self.graph.constant(list(shape), INT))  # also for shape ()
 
     def transpose(self, *axes: int) -> Value:
@@ -64,19 +64,19 @@ class Value:
         return self.graph.node("Unsqueeze", self, list(axes))
 
     def mean(self) -> Value:
-        """Return the mean over the last axis, which stays with length 1."""
+        """Return the mean over the last axis, with that axis kept at length 1."""
         return self.graph.node("ReduceMean", self, [-1])
 
     def take(self, ids: Any, axis: int = 0) -> Value:
-        """Return the rows along an axis with these ids, whose shape replaces that axis."""
+        """Return the rows with these ids along an axis. The shape of ``ids`` replaces that axis."""
         return self.graph.node("Gather", self, ids, axis=axis)
 
     def split(self, *widths: int, axis: int = -1) -> list[Value]:
-        """Split an axis into parts of these widths."""
+        """Split an axis into pieces of these widths."""
         return self.graph.nodes_of("Split", len(widths), self, list(widths), axis=axis)
 
     def length(self, axis: int) -> Value:
-        """Return the length of an axis at run time, of shape (1,)."""
+        """Return the run-time length of an axis, with shape (1,)."""
         return self.graph.node("Shape", self, start=axis, end=axis + 1)
 
 
@@ -93,7 +93,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the graph. In ``shape``, an axis without a fixed length has a name."""
+    """An input or output of the graph. In ``shape``, axes of variable length have names."""
 
     value: Value
     dtype: str
@@ -108,7 +108,7 @@ class Graph:
         self.outputs: list[Port] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Any] = {}  # arrays by name
-        self.module = ""  # whose nodes are being added
+        self.module = ""  # the module whose nodes are being added
         self._small: dict[tuple[Any, ...], Value] = {}
         self._named = 0
 
@@ -119,7 +119,7 @@ class Graph:
         return value
 
     def output(self, name: str, value: Value, dtype: str, *shape: int | str) -> None:
-        """Make a value an output with this name. A node's result is renamed; any other value is copied."""
+        """Make a value an output with this name. Node results are renamed, other values are copied."""
         is_result = any(value is result for node in self.nodes for result in node.outputs)
         if not is_result or any(value is port.value for port in self.outputs):
             value = self.node("Identity", value)
@@ -127,20 +127,20 @@ class Graph:
         self.outputs.append(Port(value, dtype, shape))
 
     def node(self, operator: str, *inputs: Any, **attributes: Any) -> Value:
-        """Return the result of an operator. Inputs that are not values become constants."""
+        """Add an operator and return its result. Inputs that are not values become constants."""
         (result,) = self.nodes_of(operator, 1, *inputs, **attributes)
         return result
 
     def nodes_of(self, operator: str, count: int, *inputs: Any, **attributes: Any) -> list[Value]:
-        """Return the ``count`` results of an operator."""
+        """Add an operator and return its ``count`` results."""
         values = [x if isinstance(x, Value) else self.constant(x) for x in inputs]
         results = [self._new(operator) for _ in range(count)]
         self.nodes.append(Node(operator, values, results, attributes, self.module))
         return results
 
     def constant(self, number: Any, dtype: str | None = None) -> Value:
-        """Return a number, list or array as a value. By default floats become float32 and integers int64. Equal small constants
-        are shared."""
+        """Convert a number, list or array to a value. By default, floats become float32 and integers int64. Equal small
+        constants are shared."""
         array = host.asarray(number)
         array = array.astype(dtype or (FLOAT if array.dtype.kind == "f" else INT))
         key = (array.dtype.name, array.shape, array.tobytes()) if array.size < _SMALL else ()
@@ -150,17 +150,17 @@ class Graph:
         return self._small[key] if key else self._small.pop(key)
 
     def weight(self, name: str, array: Any, dtype: str) -> Value:
-        """Return a named constant, which is added once."""
+        """Return a named constant, adding it only once."""
         if name not in self.constants:
-            self.constants[name] = host.require(array, dtype, "C")  # also with no axes
+            self.constants[name] = host.require(array, dtype, "C")  # also without axes
         return Value(self, name)
 
     def concatenate(self, values: list[Value], axis: int) -> Value:
-        """Join the values along an axis."""
+        """Concatenate values along an axis."""
         return self.node("Concat", *values, axis=axis)
 
     def without_unread(self) -> Graph:
-        """Drop the nodes and constants that no output depends on, and return this graph."""
+        """Remove nodes and constants that no output depends on. Return this graph."""
         read = {port.value.name for port in self.outputs}
         kept = []
         for node in reversed(self.nodes):

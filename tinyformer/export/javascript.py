@@ -1,14 +1,14 @@
-"""A recorded function of a model as JSON, which ``tinyformer/javascript/program.js`` runs.
+"""Convert a recorded model function to JSON for ``tinyformer/javascript/program.js``.
 
-The JSON object has the ``inputs`` and ``constants`` by name, each with its value's number and shape; the numbers of the
-``outputs``; and the ``calls``: an ``op``, its ``arguments`` by name, the number of the ``result``, and the calling ``module``.
-Calls of ``recorded_numbers`` also have the ``shape`` of the result and the ``source``: [file, line, text]. In arguments and
+The JSON object lists ``inputs`` and ``constants`` by name, with their value numbers and shapes; the value numbers of
+``outputs``; and ``calls``: an ``op``, its ``arguments`` by name, the value number of the ``result``, and the calling
+``module``. Calls of ``recorded_numbers`` add the result's ``shape`` and the ``source``: [file, line, text]. In arguments and
 shapes, these are objects:
 
 - a value: {"value": number}
 - a number that depends on sizes: {"constant": 1, "factors": {"length": 2}}
 - a slice: {"slice": [start, stop, step]}
-- a number that JSON lacks: {"float": "Infinity"}
+- a number that JSON cannot represent: {"float": "Infinity"}
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OTHERS: dict[str, Any] = {
     "later_positions": inspect.unwrap(positions._later_positions),
     "later_rotation": inspect.unwrap(positions._later_rotation),
 }
-_OF_BOOLEANS = {"invert": "logical_not", "bitwise_and": "logical_and"}  # a page's booleans are 0 and 1
+_OF_BOOLEANS = {"invert": "logical_not", "bitwise_and": "logical_and"}  # booleans are 0 and 1 in a page
 
 
 class Program(NamedTuple):
@@ -64,7 +64,7 @@ class Program(NamedTuple):
 
 @functools.cache
 def ops_of_pages() -> dict[str, Any]:
-    """Return the ops that a page computes, by name: those of the table in ops.js, their only list."""
+    """Return the ops that a page supports, by name, from their only list: the table in ops.js."""
     source = (JAVASCRIPT / "ops.js").read_text(encoding="utf-8")
     table = source.partition("export const OPS = {\n")[2].partition("\n};\n")[0]
     names = re.findall(r"(?m)^  (\w+)(?=[:(])", table)
@@ -72,10 +72,9 @@ def ops_of_pages() -> dict[str, Any]:
 
 
 def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> Program:
-    """Return the program of a model's own ``forward``, which computes ``logits`` from ``ids`` (1, length), or for a
-    ``Transformer`` from ``source`` and ``target``. That of a GPT has a cache, unless its context is very short or longer than
-    its sliding window. With ``inputs`` it is the program of any module, as for ``export_onnx``. Raises UserError as
-    ``program_of``."""
+    """Record a model's ``forward`` as a program. It computes ``logits`` from ``ids`` (1, length), or for a ``Transformer``,
+    from ``source`` and ``target``. A GPT's program has a cache, unless its context is very short or exceeds its sliding window.
+    If ``inputs`` is passed, record any module, as for ``export_onnx``. Raises UserError as ``program_of`` does."""
     if inputs is not None:
         return program_of(*arguments_of(model, inputs), model, LONGEST)
     config = getattr(model, "config", None)
@@ -94,8 +93,8 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
 
 
 def recorded_numbers(model: Any) -> Program:
-    """Return the program of a GPT that computes, from ``ids`` (1, length), the logits, the probabilities, and the loss of each
-    next token and their mean. Raises UserError as ``recorded_model``."""
+    """Record a program of a GPT that computes, from ``ids`` (1, length), the logits, probabilities, loss of each next token,
+    and mean loss. Raises UserError as ``recorded_model`` does."""
 
     def function(ids: Tensor) -> dict[str, Tensor]:
         logits = model(ids)
@@ -108,7 +107,7 @@ def recorded_numbers(model: Any) -> Program:
 
 
 def _ids_near(longest: int) -> Callable[..., dict[str, Tensor]]:
-    """Return a function that makes ids near the longest text, which uses a sliding window and all table rows."""
+    """Return a function that makes ids near the maximum length, to use a sliding window and all table rows."""
     if longest < 4:
         raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
     return lambda **sizes: {x: tt.zeros((1, n + longest - 5 - 2 * i), dtype=int) for i, (x, n) in enumerate(sizes.items())}
@@ -122,15 +121,15 @@ def program_of(
     longest: int,
     has_sources: bool = False,
 ) -> Program:
-    """Record ``function`` for a page, as ``tinytensor.replay.recording.record`` does. Tables of positions after a cache have
-    rows for ``longest`` tokens. With ``has_sources`` each call has its ``source``, and ``norm_and_rotate`` becomes several
+    """Record ``function`` for a page, as ``tinytensor.replay.recording.record`` does. Position tables after a cache have rows
+    for ``longest`` tokens. If ``has_sources``, each call has its ``source``, and ``norm_and_rotate`` is split into several
     simpler calls.
 
-    Raises UserError, which names the op, module and line, for what a page cannot compute.
+    Raises UserError, with the op, module and line, for anything that a page cannot compute.
     """
     try:
         with tt.no_grad():
-            left_out = "norm_and_rotate" if has_sources else "cross_entropy"  # a page computes only the losses of rows
+            left_out = "norm_and_rotate" if has_sources else "cross_entropy"  # a page computes only row losses
             known = [op for name, op in ops_of_pages().items() if name != left_out]
             recording = record(function, inputs, sizes, model, known)
         return _Writer(recording, model, longest, has_sources).program()
@@ -139,7 +138,7 @@ def program_of(
 
 
 class _Writer:
-    """Writes a recording as JSON."""
+    """Converts a recording to JSON."""
 
     def __init__(self, recording: Recording, model: Module, longest: int, has_sources: bool):
         self.recording, self.longest, self.has_sources = recording, longest, has_sources
@@ -187,7 +186,7 @@ class _Writer:
         return written
 
     def _written(self, value: Any) -> Any:
-        """Return an argument or a shape as JSON."""
+        """Convert an argument or a shape to JSON."""
         if isinstance(value, Value):
             return {"value": value.number}
         if isinstance(value, Size):

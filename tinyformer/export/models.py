@@ -1,9 +1,9 @@
-"""The recorded function of each type of model. Inputs and outputs are named as in Hugging Face's optimum.
+"""Record the function of each type of model. Inputs and outputs are named as in Hugging Face optimum.
 
-With a cache, the same graph reads a prompt (with a past of length 0) and each token after it.
+With a cache, the same graph reads the prompt (with past length 0) and each later token.
 
-An encoder-decoder becomes two graphs: the encoder runs once, the decoder once per token. The encoder also computes the keys and
-values of the decoder's cross-attention. (In optimum's files the decoder does, from ``last_hidden_state``, and needs a third
+An encoder-decoder becomes two graphs. The encoder runs once, and the decoder once per token. The encoder also computes the keys
+and values for cross-attention. (In optimum files, the decoder does so from ``last_hidden_state``. It therefore needs a third
 file, or a branch, after the first token.)
 """
 
@@ -33,13 +33,13 @@ from tinytensor.kernels.attention import split_heads
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, record
 
-Axes = tuple[str | int, ...]  # an input's dtype, then the length of each axis, or its name if it varies
-_DTYPES = "float32", "float64", "float16", "int64", "int32", "bool"  # of inputs
+Axes = tuple[str | int, ...]  # an input's dtype, then for each axis, its length or (if variable) name
+_DTYPES = "float32", "float64", "float16", "int64", "int32", "bool"  # input dtypes
 LONGEST = 2048  # minimum number of sinusoidal or rotary positions in a table
 
 
 class Arguments(NamedTuple):
-    """The arguments with which ``record`` calls a module's ``forward`` on tensors of some sizes."""
+    """Arguments for ``record`` to call a module's ``forward`` on tensors of given sizes."""
 
     outputs: Callable[..., Mapping[str, Tensor]]
     made: Callable[..., dict[str, Tensor]]
@@ -47,10 +47,10 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(model: Module, inputs: Mapping[str, Axes]) -> Arguments:
-    """Return how to call any module. ``inputs`` are the arguments of its ``forward``: a dtype, then axes, as numbers or names.
+    """Return how to call any module. ``inputs`` are the arguments of ``forward``: a dtype, then axes as numbers or names.
 
-    The outputs are the results of ``forward``: one tensor is ``output``, several are ``output_0`` and so on, and a dict has
-    names. Raises UserError if ``inputs`` have another form.
+    The outputs are the results of ``forward``. A single tensor is named ``output``; several are ``output_0`` and so on; a dict
+    has its own names. Raises UserError for invalid ``inputs``.
     """
 
     turn = itertools.count()  # inputs are all 0, then all 1, to detect values computed without ops
@@ -77,15 +77,15 @@ def arguments_of(model: Module, inputs: Mapping[str, Axes]) -> Arguments:
 
 
 def module_graph(model: Module, inputs: Mapping[str, Axes]) -> Graph:
-    """Return the graph of any module: see ``arguments_of``."""
+    """Return the graph of any module. See ``arguments_of``."""
     return Writer(_recorded(model, *arguments_of(model, inputs)), OPERATORS).declare_inputs().write()
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:
-    """``input_ids`` and ``position_ids`` (batch, length), and ``attention_mask`` (batch, past length + length), 0 for padding
-    on the left -> ``logits`` (batch, length, vocab_size).
+    """Map ``input_ids`` and ``position_ids`` (batch, length), and ``attention_mask`` (batch, past length + length; 0 for left
+    padding), to ``logits`` (batch, length, vocab_size).
 
-    With a ``cache`` also ``past_key_values.I.key`` and ``.value`` -> ``present.I.key`` and ``.value`` of each block I.
+    If ``cache``, also map each block's ``past_key_values.I.key`` and ``.value`` to ``present.I.key`` and ``.value``.
     """
 
     def made(batch_size: int, length: int, past_length: int = 0) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
 
 
 def bert_graph(model: BertForMaskedLM) -> Graph:
-    """``input_ids``, ``attention_mask`` (0 for padding) and, if the model has segments, ``token_type_ids`` (batch, length) ->
-    ``logits`` (batch, length, vocab_size)."""
+    """Map ``input_ids``, ``attention_mask`` (0 for padding) and, if the model has segments, ``token_type_ids`` (batch, length)
+    to ``logits`` (batch, length, vocab_size)."""
 
     def outputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
         return {"logits": model(input_ids, token_type_ids, mask=attention_mask != 0)}
@@ -116,7 +116,7 @@ def bert_graph(model: BertForMaskedLM) -> Graph:
 
 
 def sentence_graph(model: SentenceModel) -> Graph:
-    """The inputs of ``bert_graph`` -> ``sentence_embedding`` (batch, width)."""
+    """Map the inputs of ``bert_graph`` to ``sentence_embedding`` (batch, width)."""
 
     def outputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
         return {"sentence_embedding": model(input_ids, attention_mask != 0, segments=token_type_ids)}
@@ -135,11 +135,11 @@ def _graph_of_texts(model: Module, encoder: Module, outputs: Callable[..., Mappi
 
 
 def encoder_graph(model: Transformer) -> Graph:
-    """``input_ids`` and ``attention_mask`` (0 for padding), (batch, source length) -> ``last_hidden_state`` (batch, source
-    length, d_model), and ``present.I.encoder.key`` and ``.value`` for each block I of the decoder.
+    """Map ``input_ids`` and ``attention_mask`` (0 for padding), (batch, source length), to ``last_hidden_state`` (batch, source
+    length, d_model), and ``present.I.encoder.key`` and ``.value`` for each decoder block I.
 
     A model of vectors takes ``input_features`` (batch, frames, source_features) instead of ids, and ``attention_mask`` (batch,
-    frames). Its source length is frames / source_stride, so it also returns the decoder's ``encoder_attention_mask``.
+    frames). Its source length is frames / source_stride. It therefore also returns the decoder's ``encoder_attention_mask``.
     """
     features, stride = model.config.source_features, model.config.source_stride
 
@@ -165,7 +165,7 @@ def encoder_graph(model: Transformer) -> Graph:
 
 
 def _memory(model: Transformer, memory: Tensor) -> dict[str, Tensor]:
-    """Return the memory, and its keys and values for each block of the decoder, for the cache of ``decode``."""
+    """Return the memory, and each decoder block's keys and values of it, for the cache of ``decode``."""
     outputs = {"last_hidden_state": memory}
     for i, block in enumerate(_blocks(model.decoder)):
         attention = block.cross_attention
@@ -176,8 +176,8 @@ def _memory(model: Transformer, memory: Tensor) -> dict[str, Tensor]:
 
 
 def _declare_vectors(write: Writer, features: int, stride: int) -> None:
-    """Add the inputs of a model of vectors. Padding makes the number of frames a multiple of the stride, as in the
-    recording."""
+    """Add the inputs of a model of vectors. As in the recording, padding makes the number of frames a multiple of the
+    stride."""
     graph = write.graph
     values = graph.input("input_features", FLOAT, "batch_size", "frames", features)
     mask = graph.input("attention_mask", INT, "batch_size", "frames")
@@ -192,11 +192,11 @@ def _declare_vectors(write: Writer, features: int, stride: int) -> None:
 
 
 def decoder_graph(model: Transformer) -> Graph:
-    """``input_ids`` (batch, length), the ``encoder_attention_mask`` (batch, source length), and for each block I
-    ``past_key_values.I.decoder.key`` and ``.value``, and the encoder's ``past_key_values.I.encoder.key`` and ``.value`` ->
-    ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``.
+    """Map ``input_ids`` (batch, length), ``encoder_attention_mask`` (batch, source length), and each block's
+    ``past_key_values.I.decoder`` and ``.encoder`` (``.key`` and ``.value``) to ``logits`` (batch, length, target_vocab_size),
+    and ``present.I.decoder.key`` and ``.value``.
 
-    A model that also reads the memory otherwise takes ``encoder_hidden_states`` (batch, source length, d_model).
+    A model that otherwise uses the memory also takes ``encoder_hidden_states`` (batch, source length, d_model).
     """
 
     def made(batch_size: int, length: int, past_length: int, source_length: int) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _recorded(
     made: Callable[..., Mapping[str, Any]],
     sizes: Sequence[str] | Mapping[str, int],
 ) -> Recording:
-    """Record a model in evaluation mode. Raises UserError for a sliding window, which would be lost, and ValueError or
+    """Record a model in evaluation mode. Raises UserError for a sliding window, which would be lost. Raises ValueError or
     RecordingError as the model and ``record`` do."""
     longest = max(LONGEST, *[getattr(getattr(module, "config", None), "max_length", 0) for module in model.modules()])
     for module in model.modules():  # tables are constants of the program

@@ -1,7 +1,7 @@
-"""The nodes of each op: one table, ``OPERATORS``. ``attention.py`` has those of attention.
+"""The nodes for each op, in one table: ``OPERATORS``. For attention, see ``attention.py``.
 
-A function here gets the writer and a call's arguments, and adds nodes. An op outside the tables cannot be exported, but a fused
-op is recorded as the ops of its reference.
+A function here takes the writer and a call's arguments, and adds nodes. Ops outside the tables cannot be exported, but fused
+ops are recorded as the ops of their reference implementation.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tinytensor.replay.recording import RecordingError, Size
 
 
 def _function(operator: str, **attributes: Any) -> Callable[..., Value]:
-    """Return the writer of an op of one tensor with an ONNX operator of its own."""
+    """Return a writer for a unary op with a matching ONNX operator."""
     return lambda write, x: write.cast(x, write.dtype).function(operator, **attributes)
 
 
 def _arithmetic(operator: str, of_booleans: str = "") -> Callable[..., Value]:
-    """Return the writer of an op of two tensors or numbers, which are converted to the result's dtype."""
+    """Return a writer for a binary op on tensors or numbers, which are converted to the result dtype."""
 
     def write_op(write: Writer, x: Any, y: Any) -> Value:
         name = of_booleans or operator if write.dtype == BOOL else operator
@@ -50,7 +50,7 @@ def _logical(operator: str) -> Callable[..., Value]:
 
 
 def _remainder(write: Writer, x: Any, y: Any) -> Value:
-    """The result has the sign of y, which ONNX's Mod ensures only for integers."""
+    """Return a remainder with the sign of y. ONNX's Mod ensures this only for integers."""
     x, y = write.cast(x, write.dtype), write.cast(y, write.dtype)
     if write.dtype == INT:
         return write.graph.node("Mod", x, y)
@@ -65,7 +65,7 @@ def _truncated_remainder(write: Writer, x: Value, y: Value) -> tuple[Value, Valu
 
 
 def _floor_divide(write: Writer, x: Any, y: Any) -> Value:
-    """Divide what the remainder leaves, as NumPy does: x / y may round up to an integer, as in 1 // 0.1."""
+    """Divide after subtracting the remainder, as NumPy does. x / y may round up to an integer, as in 1 // 0.1."""
     x, y = write.cast(x, write.dtype), write.cast(y, write.dtype)
     if write.dtype == INT:
         return (x - _remainder(write, x, y)) / y
@@ -84,13 +84,13 @@ def _clip(write: Writer, x: Value, minimum: Any, maximum: Any) -> Value:
 def _where(write: Writer, condition: Any, x: Any, y: Any) -> Value:
     node = write.graph.node
     condition, x, y = write.cast(condition, BOOL), write.cast(x, write.dtype), write.cast(y, write.dtype)
-    if write.dtype == BOOL:  # onnxruntime's Where does not take booleans
+    if write.dtype == BOOL:  # onnxruntime's Where does not support booleans
         return node("Or", node("And", condition, x), node("And", condition.function("Not"), y))
     return node("Where", condition, x, y)
 
 
 def _rounding(operator: str) -> Callable[..., Value]:
-    """Integers stay as they are."""
+    """Return a writer for a rounding op. Integers are unchanged."""
     return lambda write, x: x if write.dtype == INT else x.function(operator)
 
 
@@ -164,7 +164,7 @@ ELEMENTWISE: Operators = {
 
 
 def _reshape(write: Writer, x: Value, shape: int | Sequence[int | Size]) -> Value:
-    """Use 0 for an unchanged length and -1 for one unknown length, so that no other node has to compute the shape."""
+    """Use 0 for an unchanged length and -1 for one unknown length, so that no node needs to compute the shape."""
     shape = write.shape
     short = [0 if isinstance(n, Size) and x.shape[axis : axis + 1] == (n,) else n for axis, n in enumerate(shape)]
     unknown = [axis for axis, n in enumerate(short) if isinstance(n, Size)]
@@ -210,7 +210,7 @@ SHAPES: Operators = {
 
 
 def _getitem(write: Writer, x: Value, index: Any) -> Value:
-    """Apply slices, then numbers and tensors from the last axis to the first, then new axes."""
+    """Apply slices first, then numbers and tensors from last axis to first, then new axes."""
     parts = _part_of_each_axis(index, len(x.shape))
     on_axes = [part for part in parts if part is not None]
     arrays = [part for part in on_axes if isinstance(part, Value)]
@@ -233,7 +233,7 @@ def _getitem(write: Writer, x: Value, index: Any) -> Value:
 
 
 def _part_of_each_axis(index: Any, ndim: int) -> list[Any]:
-    """Return the index with one part per axis, and None for new ones."""
+    """Return the index with one entry per axis, and None for new axes."""
     parts = [*index] if isinstance(index, list) else [index]
     missing = ndim - sum(part is not None and part is not Ellipsis for part in parts)
     ellipsis = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
@@ -253,7 +253,7 @@ def _ends(part: slice) -> tuple[Any, Any]:
 
 
 def _elements(write: Writer, x: Value, parts: Sequence[Any], count: int) -> Value:
-    """Return x[rows, columns]: elements by tensors on the first axes."""
+    """Return x[rows, columns]: elements selected by tensors on the leading axes."""
     if not all(isinstance(part, Value) for part in parts[:count]) or any(part != slice(None) for part in parts[count:]):
         raise RecordingError("several tensors in an index must be on the first axes, with nothing after them")
     shape = write.as_shape(write.shape[: len(write.shape) - (len(parts) - count)])
@@ -276,7 +276,7 @@ def _axes(x: Value, axis: Any) -> list[int]:
 
 
 def _reduction(operator: str, dtype: str = "") -> Callable[..., Value]:
-    """Return the writer of a reduction in the result's dtype or another one."""
+    """Return a writer for a reduction in the result dtype or another dtype."""
 
     def write_op(write: Writer, x: Value, axis: Any, keepdims: bool) -> Value:
         wide = write.cast(x, dtype or write.dtype)
@@ -286,14 +286,14 @@ def _reduction(operator: str, dtype: str = "") -> Callable[..., Value]:
 
 
 def _reduce(write: Writer, operator: str, x: Value, axes: list[int], keepdims: bool) -> Value:
-    """Reduce over the axes. Without axes each element is reduced alone. (ONNX reads an empty list as all axes.)"""
+    """Reduce over the axes. If there are none, each element is reduced alone. (ONNX treats an empty list as all axes.)"""
     if not axes:
         return write.graph.node(operator, x.unsqueeze(-1), [-1], keepdims=0)
     return write.graph.node(operator, x, axes, keepdims=int(keepdims))
 
 
 def _truth(operator: str) -> Callable[..., Value]:
-    """Return the writer of ``any`` or ``all``: the maximum or minimum of 0 and 1."""
+    """Return a writer for ``any`` or ``all``: the maximum or minimum of 0 and 1."""
     reduce = _reduction(operator, INT)
     return lambda write, x, axis, keepdims: reduce(write, _known(x.astype(BOOL), BOOL, x.shape), axis, keepdims).astype(BOOL)
 
@@ -304,7 +304,7 @@ def _known(value: Value, dtype: str, shape: tuple[Any, ...]) -> Value:
 
 
 def _index_of(operator: str) -> Callable[..., Value]:
-    """Return the writer of ``argmax`` or ``argmin``, over the flattened x without an axis."""
+    """Return a writer for ``argmax`` or ``argmin``. If there is no axis, x is flattened."""
 
     def write_op(write: Writer, x: Value, axis: int | None, keepdims: bool) -> Value:
         wide = write.cast(x, FLOAT if x.dtype == FLOAT else DOUBLE)  # float64 holds all integers in use

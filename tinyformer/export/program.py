@@ -1,4 +1,4 @@
-"""A recorded program as an ONNX graph, by the tables in ``operators.py`` and ``attention.py``."""
+"""Convert a recorded program to an ONNX graph, using the tables in ``operators.py`` and ``attention.py``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinytensor.replay.recording import Call, Recording, RecordingError, Size, V
 
 _DTYPES = {"float16": FLOAT, "float32": FLOAT, "float64": FLOAT, "int32": INT, "int64": INT, "bool": BOOL}
 
-Operators = Mapping[Any, Callable[..., Any]]  # op or opaque function -> the function that writes a call
+Operators = Mapping[Any, Callable[..., Any]]  # op or opaque function -> function that writes a call
 
 
 def dtype_of(dtype: DType) -> str:
-    """Return the graph's dtype for one of tinytensor. Raises RecordingError if there is none."""
+    """Convert a tinytensor dtype to a graph dtype. Raises RecordingError if there is none."""
     if dtype.name not in _DTYPES:
         raise RecordingError(f"the dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
     return _DTYPES[dtype.name]
@@ -33,10 +33,10 @@ def difference(x: int | Size, y: int | Size) -> int | Size:
 
 
 class Writer:
-    """Writes a recorded program as nodes of a graph.
+    """Converts a recorded program to graph nodes.
 
-    Each function of ``operators`` gets the writer and the arguments of a ``Call`` in order, with values of the graph, and
-    returns the result. Meanwhile ``dtype`` and ``shape`` are those of the result.
+    Each function in ``operators`` takes the writer and the arguments of a ``Call`` in order, as graph values, and returns the
+    result. During the call, ``dtype`` and ``shape`` are the result's.
     """
 
     def __init__(self, recording: Recording, operators: Operators):
@@ -53,7 +53,7 @@ class Writer:
             self._put(recorded, self.graph.weight(name, array, dtype_of(array.dtype)))
 
     def declare_inputs(self, optional: str = "") -> Writer:
-        """Make the program's inputs inputs of the graph, except an ``optional`` one that nothing reads. Returns this writer."""
+        """Add the program's inputs to the graph, except an unused ``optional`` input. Return this writer."""
         for name, recorded in self.recording.inputs.items():
             value_type = self.recording.kinds[recorded]
             if name in self.graph.constants:
@@ -63,14 +63,14 @@ class Writer:
         return self
 
     def use_as_input(self, name: str, value: Value) -> None:
-        """Use a value as an input of the program. The lengths of its axes give sizes that are still unknown."""
+        """Use a value as a program input. Its axis lengths define sizes that are still unknown."""
         self._put(recorded := self.recording.inputs[name], value)
         for axis, length in enumerate(self.recording.kinds[recorded].shape):
             if isinstance(length, Size) and length == Size(0, ((str(length), 1),)):
                 self.sizes.setdefault(str(length), value.length(axis))
 
     def write(self) -> Graph:
-        """Write all calls, and name the outputs. Returns the graph."""
+        """Write all calls and name the outputs. Return the graph."""
         for call in self.recording.calls:
             self._write(call)
         for name, recorded in self.recording.outputs.items():
@@ -98,7 +98,7 @@ class Writer:
         self._values[recorded] = result
 
     def _resolved(self, argument: Any) -> Any:
-        """Return an argument of a call with values of the graph."""
+        """Convert a call's argument to graph values."""
         if isinstance(argument, Recorded):
             return self._values[argument]
         return [*map(self._resolved, argument)] if _is_sequence(argument) else argument
@@ -106,13 +106,13 @@ class Writer:
     # ------------------------------------------------------------------------------------------------- for the operators
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` returned the first time this key came."""
+        """Call ``make`` the first time this key is used, and return the cached result later."""
         if key not in self._once:
             self._once[key] = make()
         return self._once[key]
 
     def cast(self, x: Any, dtype: str) -> Value:
-        """Return a value or a number in a dtype."""
+        """Cast a value or number to a dtype."""
         if isinstance(x, Size):
             return self.scalar(x) if dtype == INT else self.scalar(x).astype(dtype)
         if not isinstance(x, Value):
@@ -120,13 +120,13 @@ class Writer:
         return x if x.dtype == dtype else x.astype(dtype)
 
     def common(self, *operands: Any) -> str:
-        """Return the dtype in which operands, values or numbers, are compared."""
+        """Return the dtype for comparing operands (values or numbers)."""
         numbers = [host.asarray(0 if isinstance(x, Size) else x) for x in operands if not isinstance(x, Value)]
         dtypes = [*[x.dtype for x in operands if isinstance(x, Value)], *[dtype_of(x.dtype) for x in numbers]]
         return FLOAT if FLOAT in dtypes else INT
 
     def size(self, number: int | Size) -> Value:
-        """Return a number as a value of shape (1,)."""
+        """Convert a number to a value of shape (1,)."""
         return self.once(("size", number), lambda: self._sum(number))
 
     def _sum(self, number: int | Size) -> Value:
@@ -139,13 +139,13 @@ class Writer:
         return total
 
     def scalar(self, number: int | Size) -> Value:
-        """Return a number as a value of shape ()."""
+        """Convert a number to a value of shape ()."""
         if not isinstance(number, Size):
             return self.graph.constant(number, INT)
         return self.once(("scalar", number), lambda: self.size(number).reshape())
 
     def as_shape(self, numbers: Sequence[int | Size]) -> Value:
-        """Return numbers as a value with one axis, such as a shape."""
+        """Convert numbers to a 1D value, such as a shape."""
         known = [n for n in numbers if not isinstance(n, Size)]
         if len(known) == len(numbers):
             return self.graph.constant(known, INT)
@@ -153,12 +153,12 @@ class Writer:
         return sizes[0] if len(sizes) == 1 else self.once(tuple(numbers), lambda: self.graph.concatenate(sizes, axis=0))
 
     def range(self, start: int | Size, stop: int | Size) -> Value:
-        """Return the numbers from ``start`` to ``stop`` - 1."""
+        """Return a value with the integers from ``start`` to ``stop`` - 1."""
         ends = self.scalar(start), self.scalar(stop)
         return self.once(("range", start, stop), lambda: self.graph.node("Range", *ends, 1))
 
     def transposed(self, weight: Value) -> Value:
-        """Return the transpose of a matrix, for products. A constant that only products read is stored transposed."""
+        """Return the transpose of a matrix, for products. A constant used only in products is stored transposed."""
         if weight.name in self.recording.constants:
             recorded, array = self.recording.constants[weight.name]
             if self._readers[recorded] == {(linear, "weight")}:
@@ -175,7 +175,7 @@ def _is_sequence(argument: Any) -> bool:
 
 
 def _readers(recording: Recording) -> dict[Recorded, set[tuple[Any, str]]]:
-    """Return the ops that read each value, and the arguments as which they do."""
+    """Return the ops that read each value, with the argument names."""
     readers: dict[Recorded, set[tuple[Any, str]]] = {}
 
     def add(argument: Any, reader: tuple[Any, str]) -> None:

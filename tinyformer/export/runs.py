@@ -1,6 +1,6 @@
-"""Exporting the model of a run: opening it, and the Python lines that run the exported model in onnxruntime.
+"""Export the model of a run, and print Python code that runs it in onnxruntime.
 
-The lines can be pasted into a file or an interpreter. They generate greedily.
+The code can be pasted into a file or an interpreter. It generates greedily.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ print(tokenizer.decode(ids, skip_special=True))
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run's model with its best weights, its tokenizer, a ``text`` to try it with, and how many tokens may follow."""
+    """A run's best model, its tokenizer, a ``text`` to try it with, and the maximum number of new tokens."""
 
     model: GPT | BertForMaskedLM | Transformer
     tokenizer: Tokenizer
@@ -87,10 +87,9 @@ class TrainedRun:
 
 
 def load_run(path: str | Path) -> TrainedRun:
-    """Open the run in a folder. Raises UserError for a folder without a run, a damaged run, and a model that cannot be
-    exported."""
+    """Load a run from a folder. Raises UserError if there is no run, it is damaged, or its model cannot be exported."""
     folder = RunFolder(path)
-    if "model_type" in folder.read_settings():  # Hugging Face's layout
+    if "model_type" in folder.read_settings():  # Hugging Face format
         call = f"export_onnx(from_pretrained({str(path)!r}), 'model.onnx')"
         raise UserError(f"{path} holds a pretrained model, not a run: export it in Python, with {call}")
     task = kind_of(folder, "exported to ONNX")
@@ -102,7 +101,7 @@ def load_run(path: str | Path) -> TrainedRun:
 
 
 def lines_that_run(run: TrainedRun, model: Path, tokenizer: Path, cache: bool = True) -> str:
-    """Return the lines for the file ``model`` of ``export_onnx``, with the run's tokenizer in the file ``tokenizer``."""
+    """Return Python code to run the file ``model`` from ``export_onnx`` with the run's tokenizer in the file ``tokenizer``."""
     values = {"text": run.text, "count": run.max_tokens}
     if isinstance(run.model, Transformer):
         encoder, decoder = map(str, parts_of(model))
@@ -118,6 +117,6 @@ def lines_that_run(run: TrainedRun, model: Path, tokenizer: Path, cache: bool = 
 
 
 def _no_tokens(model: GPT | Stack) -> tuple[int, ...]:
-    """Return the shape of the keys of one text without tokens."""
+    """Return the shape of the keys of one sequence without tokens."""
     layer = model.blocks[0].attention
     return 1, layer.num_key_value_heads, 0, layer.d_head

@@ -1,4 +1,4 @@
-"""A model in a browser: its program and weights as one safetensors file for ``tinyformer/javascript``, and a self-contained
+"""A model in a browser: a safetensors file with its program and weights for ``tinyformer/javascript``, and a self-contained
 page."""
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def web_weights(
     inputs: Mapping[str, Axes] | None = None,
     numbers: bool = False,
 ) -> bytes:
-    """Return a model's program and weights, "float32" or "float16", as the bytes of a safetensors file.
+    """Return a model's program and weights ("float32" or "float16") as the bytes of a safetensors file.
 
-    The program computes the ``logits`` of the model's own ``forward`` from ``ids`` (1, length), or for a ``Transformer`` from
-    ``source`` and ``target``. That of a GPT has a cache. With ``inputs`` it is that of any module, as for ``export_onnx``. With
-    ``numbers`` it is ``recorded_numbers`` of a GPT.
+    The program computes the ``logits`` of ``forward`` from ``ids`` (1, length), or for a ``Transformer``, from ``source`` and
+    ``target``. A GPT's program has a cache. If ``inputs`` is passed, it supports any module, as ``export_onnx`` does. If
+    ``numbers`` is True, it is ``recorded_numbers`` of a GPT.
 
-    The metadata are the ``format``, the ``program``, the ``config`` (a JSON object with the model's settings), and with a
-    ``CharTokenizer`` the ``characters`` (a JSON list with each id's text, then the names of ``special`` tokens). Raises
-    UserError for an op that a page does not compute, for a quantized model or one with LoRA additions, for more than 40 MB, and
-    for weights that float16 cannot hold.
+    The metadata holds the ``format``, the ``program``, and the ``config`` (a JSON object with the model's settings). With a
+    ``CharTokenizer``, it adds ``characters``: a JSON list of each id's text, then the names of ``special`` tokens. Raises
+    UserError for unsupported ops, quantized models, models with LoRA adapters, more than 40 MB, and weights that float16 cannot
+    represent.
     """
     refuse_additions(model, "used in a page")
     refuse_quantized(model, "used in a page", "open it in float32")
@@ -67,12 +67,12 @@ def web_weights(
         metadata["config"] = json.dumps(asdict(config))
     if isinstance(tokenizer, CharTokenizer):
         metadata["characters"] = json.dumps([*tokenizer.characters, *tokenizer.special])
-    weights = dict(model.named_parameters())  # tables of positions stay exact
+    weights = dict(model.named_parameters())  # position tables stay exact
     content = save({name: _array(name, x, dtype if name in weights else "float32") for name, x in constants.items()})
     end = 8 + int.from_bytes(content[:8], "little")
-    # Added here, because the safetensors library writes metadata in a different order each time.
+    # Added here because the safetensors library writes metadata in varying order.
     header = json.dumps({"__metadata__": metadata, **json.loads(content[8:end])}).encode()
-    header += b" " * (-len(header) % 8)  # as the format requires
+    header += b" " * (-len(header) % 8)  # required by the format
     return len(header).to_bytes(8, "little") + header + content[end:]
 
 
@@ -83,10 +83,10 @@ def _array(name: str, values: Any, dtype: str) -> Any:
 
 
 def web_page(path: str | Path) -> str:
-    """Return a page, in one file, with the best GPT of the run in a folder. It continues what one types, offline.
+    """Return a self-contained page with the best GPT of a run. It continues typed text, offline.
 
-    Its weights are in float16. Raises UserError as ``web_weights``, for a run that cannot be opened, and for one without
-    character tokenizer.
+    The weights are float16. Raises UserError as ``web_weights`` does, if the run cannot be opened, or if its tokenizer is not
+    character-level.
     """
     folder = RunFolder(path)
     opened = open_run(folder, use="exported as a page")
@@ -103,11 +103,10 @@ def web_page(path: str | Path) -> str:
 
 
 def export_page(model: Module, path: str | Path, inputs: Mapping[str, Axes]) -> Path:
-    """Write a page, in one file, that runs any model, with a field for each input. Returns the path.
+    """Write a self-contained page that runs any model, with a field for each input. Return the path.
 
-    ``inputs`` are the arguments of the model's ``forward``, as for ``export_onnx``. Scripts in the page call
-    ``model.run(inputs)`` with nested arrays. Raises UserError as ``web_weights``, and for a ``path`` that does not end in .html
-    or whose folder does not exist.
+    ``inputs`` are the arguments of ``forward``, as for ``export_onnx``. Scripts in the page call ``model.run(inputs)`` with
+    nested arrays. Raises UserError as ``web_weights`` does, and if ``path`` does not end in .html or its folder does not exist.
     """
     path, name = check_path(path, ".html"), type(model).__name__
     weights = web_weights(model, inputs=inputs)

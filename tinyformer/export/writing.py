@@ -1,4 +1,4 @@
-"""A graph as an ONNX file. Only this module needs the package onnx."""
+"""Write a graph as an ONNX file. Only this module needs the onnx package."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from tinyformer.models.transformer import Transformer
 from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
 
-OPSET = 20  # the first with the operator Gelu
-IR_VERSION = 9  # the file format that came with this opset
+OPSET = 20  # the first with the Gelu operator
+IR_VERSION = 9  # the file format version of this opset
 
-LARGEST_FILE = 2_000_000_000  # bytes of weights: protobuf files hold at most 2 GiB
-_SMALL = 1024  # bytes: constants up to this size, such as shapes, stay in the main file
+LARGEST_FILE = 2_000_000_000  # bytes of weights; protobuf files are limited to 2 GiB
+_SMALL = 1024  # bytes; constants up to this size, such as shapes, stay in the main file
 _ALIGNMENT = 4096  # for memory mapping
 
 
 def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Mapping[str, Axes] | None = None) -> list[Path]:
-    """Write a model to an ONNX file. Returns the paths written.
+    """Export a model to an ONNX file. Return the paths written.
 
-    The graph computes the model's own ``forward``, in evaluation mode and float32, for any batch size and length. Inputs and
-    outputs are named as in Hugging Face's optimum: see ``gpt_graph``, ``bert_graph``, ``sentence_graph``, ``encoder_graph`` and
-    ``decoder_graph``. Without ``cache`` a GPT has no inputs and outputs for keys and values.
+    The graph computes the model's ``forward`` in evaluation mode and float32, for any batch size and length. Inputs and outputs
+    are named as in Hugging Face optimum. See ``gpt_graph``, ``bert_graph``, ``sentence_graph``, ``encoder_graph`` and
+    ``decoder_graph``. If ``cache`` is False, a GPT has no inputs and outputs for keys and values.
 
-    A Transformer becomes two files, ``encoder_NAME`` and ``decoder_NAME``, where ``path`` ends in NAME. Weights of more than 2
-    GB go into a second file, NAME.data, which must stay beside the first.
+    A Transformer becomes two files, ``encoder_NAME`` and ``decoder_NAME``, if ``path`` ends in NAME. Weights over 2 GB go into
+    a second file, NAME.data, which must stay next to the first.
 
-    Any other module needs ``inputs``, the arguments of its ``forward``: the dtype of each, then its axes as numbers or names.
-    Named axes may have any length; ``forward`` must take the same branches for lengths from 3 to 100, and is assumed to for
-    others. One result is ``output``, several are ``output_0`` and so on, and a dict has names.
+    Any other module needs ``inputs``, the arguments of its ``forward``: a dtype, then axes as numbers or names. Named axes may
+    have any length. ``forward`` must take the same branches for lengths from 3 to 100, and is assumed to do so for others. A
+    single result is named ``output``; several are ``output_0`` and so on; a dict has its own names.
 
-    Raises UserError for an op that a graph cannot compute or whose values decide what is computed, for a module without
-    ``inputs`` or with quantized weights, and for a ``path`` that does not end in .onnx or whose folder does not exist;
-    ImportError without the package onnx; and OSError, leaving an existing file intact, if one cannot be written.
+    Raises UserError for an unsupported op, an op whose values affect control flow, a module without ``inputs`` or with
+    quantized weights, and a ``path`` that does not end in .onnx or whose folder does not exist. Raises ImportError without the
+    onnx package. Raises OSError if a file cannot be written; an existing file stays intact.
 
     >>> class Doubled(tt.nn.Module):
     ...     def forward(self, x):
@@ -101,7 +101,7 @@ def _graphs(model: Module, path: Path, cache: bool, inputs: Mapping[str, Axes] |
 
 
 def _write(graph: Graph, path: Path) -> list[Path]:
-    """Write the graph, with its weights in a second file if one cannot hold both."""
+    """Write the graph. If weights do not fit, write them to a second file."""
     onnx = import_onnx()
     if sum(array.nbytes for array in graph.constants.values()) <= LARGEST_FILE:
         content = as_onnx(graph, [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()])
@@ -116,7 +116,7 @@ def _write(graph: Graph, path: Path) -> list[Path]:
 
 
 def _put_aside(array: Any, name: str, file: BinaryIO, location: str) -> Any:
-    """Write an array to the file of weights, named ``location``. Return its tensor for the graph."""
+    """Write an array to the weights file, named ``location``. Return its tensor for the graph."""
     onnx = import_onnx()
     if array.nbytes <= _SMALL:
         return onnx.numpy_helper.from_array(array, name)
@@ -131,7 +131,7 @@ def _put_aside(array: Any, name: str, file: BinaryIO, location: str) -> Any:
 
 
 def as_onnx(graph: Graph, constants: list[Any]) -> Any:
-    """Return the graph as an ``onnx.ModelProto``, with its constants as ``onnx.TensorProto``s."""
+    """Convert the graph to an ``onnx.ModelProto``, with its constants as ``onnx.TensorProto``s."""
     helper = import_onnx().helper
 
     def port(port: Port) -> Any:
@@ -142,7 +142,7 @@ def as_onnx(graph: Graph, constants: list[Any]) -> Any:
             node.operator,
             [x.name for x in node.inputs],
             [x.name for x in node.outputs],
-            name=f"{node.module}/{node.outputs[0].name}",  # runtimes show it in errors
+            name=f"{node.module}/{node.outputs[0].name}",  # shown in runtime errors
             **node.attributes,
         )
         for node in graph.nodes
@@ -153,7 +153,7 @@ def as_onnx(graph: Graph, constants: list[Any]) -> Any:
 
 
 def import_onnx() -> Any:
-    """Return the package onnx. Raises ImportError with the way to install it."""
+    """Return the onnx package. Raises ImportError with the install command."""
     try:
         import onnx
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""Markov models: predicting the next token by counting what followed before.
+"""Markov models: predict the next token by counting what followed before.
 
-- ``transitions``: tables for contexts of a few words, and pairs of words that vote for the next one. The votes are attention
-  with weights made by counting.
-- ``kneser_ney``: contexts of any length, smoothed. The model to beat.
+- ``transitions``: tables for contexts of a few words, and word pairs that vote for the next word. The votes are attention with
+  count-based weights.
+- ``kneser_ney``: smoothed models with contexts of any length. The baseline to beat.
 """
 
 from tinyformer.markov.kneser_ney import KneserNey

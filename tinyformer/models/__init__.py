@@ -1,4 +1,4 @@
-"""The networks: the Transformer, GPT and BERT, the layers they are built from, and recurrent models. They import only common/.
+"""The networks: Transformer, GPT and BERT, their layers, and recurrent models. This package imports only common/.
 
-Start with ``gpt``, ``attention`` and ``blocks``; then ``transformer`` and ``bert``; then ``recurrent`` and ``seq2seq``.
+Start with ``gpt``, ``attention`` and ``blocks``. Continue with ``transformer``, ``bert``, ``recurrent`` and ``seq2seq``.
 """

@@ -1,7 +1,7 @@
-"""The activations of feed-forward networks, in one table.
+"""A table of the activations of feed-forward networks.
 
-To add one, add a row. The function is a tinytensor op or a composition of ops. To keep decoding in one compiled program, the
-ops must be in ``_WRITERS`` (``tinytensor/kernels/numba/instructions.py``); a test fails for an activation that is not.
+To add an activation, add a row. The function is a tinytensor op or a composition of ops. Its ops must be in ``_WRITERS``
+(``tinytensor/kernels/numba/instructions.py``), which keeps decoding in one compiled program. A test enforces this.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tinytensor import Tensor
 class Activation:
     """An activation.
 
-    - ``function``: takes one tensor, or with ``is_gated`` the gate and the tensor that it multiplies.
-    - ``published``: its names in Hugging Face's files; all architectures know the first. A gated one has none: those files name
-      the gate's function.
-    - ``keeps``: the values per unit of d_ff that the backward pass needs for each token, the result included.
+    - ``function``: takes one tensor. If ``is_gated``, it takes the gate and the tensor to multiply by it.
+    - ``published``: names in Hugging Face files; all architectures know the first. Empty for gated activations: Hugging Face
+      files name the gate function instead.
+    - ``keeps``: values per d_ff unit and token that the backward pass needs, including the result.
     """
 
     function: Callable[..., Tensor]
@@ -40,14 +40,14 @@ ACTIVATIONS = {
     "swiglu": Activation(tt.swiglu, is_gated=True, keeps=3),
     "geglu": Activation(lambda gate, x: tt.gelu(gate, approximate="tanh") * x, is_gated=True, keeps=4),
 }
-CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in words, for help texts
+CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # for help texts
 
 
 def published_names() -> dict[str, str]:
-    """Return the name in Hugging Face's files, known to all architectures, of each activation that has one."""
+    """Return each activation's first name in Hugging Face files, the one that all architectures know."""
     return {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
 
 
 def names_of_published() -> dict[str, str]:
-    """Return our name of each activation in Hugging Face's files."""
+    """Map names in Hugging Face files to ours."""
     return {theirs: name for name, activation in ACTIVATIONS.items() for theirs in activation.published}

@@ -1,15 +1,14 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2) and its padding mask.
 
-A boolean mask is True where a query may attend to a key; a floating-point mask is added to the scores.
+A boolean mask is True where a query may attend to a key. A floating-point mask is added to the scores.
 
-``_attend`` takes one of three equivalent routes from the projections to the mixed values:
+``_attend`` computes the mixed values from the projections in one of three equivalent ways:
 
 1. Fused: one op, for training and for evaluation without a cache.
-2. In steps: split into heads, attend, join the heads. It runs with fewer key-value heads than query heads, and while hooks such
-   as those of ``recording_attention`` read the weights.
-3. With a cache, in decoding: ``_attend_with_cache``.
+2. Stepwise: split heads, attend, join heads. For grouped queries, and while hooks (``recording_attention``) read the weights.
+3. Cached, for decoding: ``_attend_with_cache``.
 
-Before that, one more op (``norm_and_rotate``) applies the norms and rotary positions of queries and keys.
+First, one more op (``norm_and_rotate``) applies norms and rotary positions to the queries and keys.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from tinytensor.nn.hooks import Hook, hooked, show
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
-    """Return the mask (batch, 1, 1, length) of ``ids`` (batch, length): all queries may attend to every token but ``pad``."""
+    """Return a mask (batch, 1, 1, length) that hides the tokens of ``ids`` (batch, length) that equal ``pad``."""
     return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
 
 
 def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_head: int = 0) -> tuple[int, int]:
-    """Return the number of key-value heads (0: ``num_heads``) and the width of a head (0: d_model / num_heads). Raises
-    SettingError where a number does not divide the other."""
+    """Return the number of key-value heads (0: ``num_heads``) and the head width (0: d_model / num_heads). Raises SettingError
+    if the sizes do not divide evenly."""
     if num_heads < 1 or (d_model % num_heads and not d_head):
         message = f"num_heads={num_heads} does not divide d_model={d_model}: choose a number that does"
         raise SettingError(message, "num_heads", "d_model")
@@ -50,34 +49,34 @@ def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_hea
 
 
 class RecordsAttention(Module):
-    """The base of attention layers. Hooks can read and replace their weights. Multi-head attention also shows hooks its
-    "heads": the mixed values before the output projection."""
+    """Base class of attention layers. Hooks can read and replace the attention weights. In multi-head attention, "heads" hooks
+    also see the mixed values before the output projection."""
 
     @property
     def is_recorded(self) -> bool:
-        """True if a hook reads the weights."""
+        """True if a hook reads the attention weights."""
         return self._forward_hooks is not None and self._forward_hooks.look_at("weights")
 
     def record(self, weights: Tensor) -> Tensor:
-        """Show the weights (batch, heads, queries, keys) of a call to the hooks. Return them, or their replacement by a
-        hook."""
+        """Pass the attention weights (batch, heads, queries, keys) to the hooks. Return the weights, or a hook's
+        replacement."""
         return show(self, "weights", weights)
 
 
 class MultiHeadAttention(RecordsAttention):
-    """Attention by ``num_heads`` heads, each with d_model / num_heads dimensions: softmax(Q K^T / sqrt(d_head)) V.
+    """Multi-head attention: softmax(Q K^T / sqrt(d_head)) V. Each of ``num_heads`` heads has d_model / num_heads dimensions.
 
-    With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` applies to the attention
+    If ``cross`` is True, queries are computed from x, keys and values from ``memory``. ``dropout`` applies to the attention
     weights.
 
-    The other settings are for self-attention only:
+    The following settings apply to self-attention only:
 
     - ``rotary``: positions that rotate queries and keys.
-    - ``num_key_value_heads``: fewer heads of keys and values than of queries, each shared by neighbouring query heads
-      (grouped-query attention, Ainslie et al. 2023). 0: as many.
-    - ``d_head``: the width of a head. 0: d_model / num_heads.
-    - ``query_key_value_bias``: biases of queries, keys and values even without ``bias``.
-    - ``query_key_norm_eps``: the eps of RMS norms of each head's queries and keys (Henry et al. 2020; Qwen3).
+    - ``num_key_value_heads``: number of key-value heads, each shared by neighboring query heads (grouped-query attention,
+      Ainslie et al. 2023). 0: same as ``num_heads``.
+    - ``d_head``: width of each head. 0: d_model / num_heads.
+    - ``query_key_value_bias``: add biases to queries, keys and values even if ``bias`` is False.
+    - ``query_key_norm_eps``: eps of the RMS norms on each head's queries and keys (Henry et al. 2020; Qwen3).
 
     Raises SettingError if num_heads does not divide d_model, or num_key_value_heads does not divide num_heads.
 
@@ -127,11 +126,11 @@ class MultiHeadAttention(RecordsAttention):
         memory: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """x (batch, length, d_model) -> the same shape. With ``cross``, x attends to memory (batch, memory length, d_model).
+        """Map x (batch, length, d_model) to the same shape. If ``cross``, x attends to memory (batch, memory length, d_model).
 
-        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, which ``is_causal``
-        takes as the last ones. A cross-attention's cache holds the projected memory after the first call, so later calls need
-        no ``memory``. Raises ValueError without memory or a filled cache.
+        ``mask`` broadcasts to (batch, heads, length, keys). If a ``cache`` is passed, x holds only the new tokens, and
+        ``is_causal`` treats them as the last ones. In cross-attention, the first call stores the projected memory in the cache.
+        Later calls need no ``memory``. Raises ValueError without memory or a filled cache.
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
@@ -140,7 +139,7 @@ class MultiHeadAttention(RecordsAttention):
     def _attend(
         self, projected: Tensor, key_value: Tensor | None, mask: Tensor | None, is_causal: bool, cache: KeyValueCache | None
     ) -> Tensor:
-        """Return the mixed values of all heads, side by side: (batch, length, num_heads * d_head)."""
+        """Return the concatenated mixed values of all heads: (batch, length, num_heads * d_head)."""
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None:
             return _attend_with_cache(self, cache, projected, key_value, mask, is_causal, dropout_p)
@@ -154,7 +153,7 @@ class MultiHeadAttention(RecordsAttention):
         return join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
 
     def record_weights(self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-        """Show the weights of a call to the hooks, if any. Return their replacement by a hook, or None."""
+        """Pass the attention weights to the hooks, if any. Return a hook's replacement, or None."""
         if not self.is_recorded:
             return None
         weights = attention_weights(query, key, mask, is_causal)
@@ -162,7 +161,7 @@ class MultiHeadAttention(RecordsAttention):
         return None if replaced is weights else replaced
 
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
-        """Norm and rotate the queries and keys of the projection, if the layer does so."""
+        """Apply norms and rotary positions to the projected queries and keys, if the layer uses them."""
         if self.rotary is None and self.query_norm is None:
             return projected
         rotation = None if self.rotary is None else self.rotary.rotation(projected.shape[1], projected.dtype, cache)
@@ -173,8 +172,8 @@ class MultiHeadAttention(RecordsAttention):
         return tt.norm_and_rotate(projected, *heads, *weights, self.query_norm.eps, rotation)
 
     def heads(self, projected: Tensor, key_value: Tensor | None) -> tuple[Any, Any, Any]:
-        """Return queries (batch, num_heads, length, d_head), and keys and values (batch, num_key_value_heads, keys, d_head),
-        which are None in a cross-attention without ``key_value``."""
+        """Return queries (batch, num_heads, length, d_head), keys and values (both (batch, num_key_value_heads, keys, d_head)).
+        Keys and values are None for cross-attention without ``key_value``."""
         if self.num_key_value_heads == self.num_heads:
             return queries_keys_values(projected, key_value, self.num_heads, self.cross)
         batch, length, _ = projected.shape
@@ -183,7 +182,7 @@ class MultiHeadAttention(RecordsAttention):
         return packed[:, : ends[0]], packed[:, ends[0] : ends[1]], packed[:, ends[1] :]
 
     def for_each_query(self, x: Tensor) -> Tensor:
-        """Repeat keys or values (batch, num_key_value_heads, keys, d_head) for each query head."""
+        """Repeat keys or values (batch, num_key_value_heads, keys, d_head) for all query heads."""
         if self.num_key_value_heads == self.num_heads:
             return x
         batch, heads, keys, width = x.shape
@@ -191,8 +190,8 @@ class MultiHeadAttention(RecordsAttention):
         return groups.reshape(batch, self.num_heads, keys, width)
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
-        """Return the memory's keys and values in one tensor, (batch, memory length, 2 * d_model), or None if the cache has
-        them."""
+        """Return the projected memory, keys and values in one tensor (batch, memory length, 2 * d_model). Return None if it is
+        already cached."""
         if cache is not None and cache.length:
             return None
         if memory is None:
@@ -215,10 +214,10 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
 def recording_attention(
     model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the attention weights (batch, heads, queries, keys) of every call, without gradients.
+    """Context manager that records the attention weights (batch, heads, queries, keys) of every call, without gradients.
 
-    The context yields a dict with a list of weights per attention layer. To save memory, ``keep`` reduces each call's weights,
-    such as to their mean over heads.
+    Yields a dict that maps each attention layer to a list of weights. To save memory, pass ``keep`` to reduce the weights of
+    each call, for example to their mean over heads.
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -232,18 +231,18 @@ def recording_attention(
 
 # ---------------------------------------------------------------------------------------------------------------- with a cache
 
-# The new tokens' queries attend to the keys and values of all tokens so far, which a cache holds. This works on arrays, and no
-# gradient flows. The cache changes at each call, so ``tt.trace`` writes down opaque steps. Plain self-attention is two: the
-# cache makes room, and ``cached_attention`` computes. So is attention to a memory that the cache has: it is read, and
-# ``memory_attention`` computes. The second needs nothing but arrays, so compiled kernels can join it with the steps around it.
-# All else, such as keeping the weights for a picture, is one step.
+# Queries of new tokens attend to the cached keys and values of all tokens so far. This code works on arrays; no gradient flows.
+# The cache changes at each call, so ``tt.trace`` records opaque steps. Plain self-attention takes two: reserve room in the
+# cache, then compute ``cached_attention``. Cached cross-attention also takes two: read the memory, then compute
+# ``memory_attention``. The compute step needs only arrays, so compiled kernels can fuse it with neighboring steps. Any other
+# case, such as recording weights, is one step.
 
 
 class KeyValueCache:
-    """The keys and values of one attention layer for all tokens so far.
+    """Cached keys and values of one attention layer for all tokens so far.
 
-    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend,
-    not tensors, because no gradient flows through a cache.
+    The first token allocates memory for ``capacity`` tokens. ``append`` takes and returns backend arrays, not tensors, because
+    no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
@@ -252,9 +251,9 @@ class KeyValueCache:
         self._stored: Any = None
 
     def append(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
+        """Append keys and values (batch, heads, new tokens, d_head). Return the keys and values of all tokens so far.
 
-        Raises ValueError if they do not fit, or if the batch size differs from before.
+        Raises ValueError if they do not fit or if the batch size has changed.
         """
         start = self.length
         keys, values = self.reserve(key.shape, key.dtype)
@@ -263,16 +262,16 @@ class KeyValueCache:
         return keys, values
 
     def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so
-        far, (2, batch, heads, length, d_head); the caller writes the new ones at the end. Raises ValueError as ``append``
-        does."""
+        """Reserve room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return the array for all
+        tokens so far, (2, batch, heads, length, d_head). The caller writes the new values at the end. Raises ValueError as
+        ``append`` does."""
         batch, heads, new, width = shape
         end = self.length + new
         if end > self.capacity:
             raise ValueError(f"a cache for {counted(self.capacity, 'token')} cannot hold {end}: make a longer cache")
         if self._stored is None:
             self._stored = xp.zeros((2, batch, heads, self.capacity, width), dtype)
-        if batch != self._stored.shape[1]:  # otherwise a batch of one row would be broadcast to all rows
+        if batch != self._stored.shape[1]:  # otherwise a batch of one row would broadcast
             raise ValueError(
                 f"this cache holds a batch of {self._stored.shape[1]}, got keys for a batch of {batch}: make a new cache"
             )
@@ -280,13 +279,13 @@ class KeyValueCache:
         return self._stored[:, :, :, :end]
 
     def read(self) -> Any:
-        """Return the keys and values of all tokens so far: (2, batch, heads, length, d_head)."""
+        """Return the cached keys and values: (2, batch, heads, length, d_head)."""
         assert self._stored is not None, "nothing was appended to this cache"
         return self._stored[:, :, :, : self.length]
 
     def select(self, rows: Any, shared: int = 0) -> None:
-        """Keep these rows of the batch, in this order. A row may occur several times, as in beam search. The first ``shared``
-        tokens of each row equal those of the row it replaces, and are not moved."""
+        """Keep these rows of the batch, in this order. A row may be repeated, as in beam search. The first ``shared`` tokens of
+        each row are not copied, because they equal the replaced row's tokens."""
         if self._stored is None:
             return
         old, rows, targets = self.read(), host.asarray(rows), host.arange(len(rows))
@@ -308,8 +307,8 @@ def _attend_with_cache(
     is_causal: bool,
     dropout_p: float,
 ) -> Tensor:
-    """Return the mixed values (batch, length, num_heads * d_head) of new tokens. ``key_value`` is None for self-attention, and
-    for a cross-attention whose cache is filled."""
+    """Return the mixed values (batch, length, num_heads * d_head) of new tokens. ``key_value`` is None for self-attention and
+    for cross-attention with a filled cache."""
     if layer.cross and key_value is None and not dropout_p and not layer.is_recorded:
         return _attend_to_memory(projected, _read(cache), mask, layer.num_heads)
     if layer.cross or mask is not None or dropout_p or layer.is_recorded:
@@ -321,13 +320,13 @@ def _attend_with_cache(
 
 @tt.opaque
 def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Make room for the keys and values of new tokens: see ``KeyValueCache.reserve``."""
+    """Reserve room for new keys and values. See ``KeyValueCache.reserve``."""
     return cache.reserve(shape, dtype)
 
 
 @tt.opaque
 def _read(cache: KeyValueCache) -> Any:
-    """Return the keys and values of a memory."""
+    """Return the cached keys and values."""
     return cache.read()
 
 
@@ -345,10 +344,10 @@ def _attend_to_cache(
     layer: MultiHeadAttention,
     cache: KeyValueCache,
 ) -> Any:
-    """Add the new keys and values to the cache, and let the new queries attend to everything in it.
+    """Append the new keys and values to the cache. The new queries attend to all cached keys.
 
-    ``key_value`` is None for a cross-attention whose cache is filled. Each row of its cache may serve several consecutive rows
-    of the batch.
+    ``key_value`` is None for cross-attention with a filled cache. In that case, each cache row may serve several consecutive
+    batch rows.
     """
     memory = None if key_value is None else wrap(key_value)
     query, key, value = layer.heads(wrap(projected), memory)

@@ -1,18 +1,18 @@
-"""Direct logit attribution: how much each part of a GPT adds to a logit.
+"""Direct logit attribution: how much each component of a GPT contributes to a logit.
 
-In a pre-norm GPT, the residual stream x after the last block is a sum of the token's embedding, its position, the outputs of
-all heads and feed-forward networks, and the biases. With u the row of the output layer for a token, and w, b and s the final
-norm's weight, bias and scale,
+In a pre-norm GPT, the residual stream x after the last block is a sum: the token and position embeddings, the outputs of all
+heads and feed-forward networks, and the biases. Let u be the output layer's row for a token, and w, b and s the final norm's
+weight, bias and scale:
 
     logit = u . (w * (x - mean(x)) / s + b),    s = sqrt(mean((x - mean(x))^2) + eps)
 
-where an RMS norm has neither mean nor b. With s held fixed this is linear in x, and since (c - mean(c)) . d = c . (d -
-mean(d)), the share of a part c of the stream is
+An RMS norm has neither mean nor b. If s is held fixed, the logit is linear in x. Because (c - mean(c)) . d = c . (d - mean(d)),
+a component c of the stream contributes
 
     c . (d - mean(d)),    d = w * u / s
 
-All shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens). Hooks read all
-values in the model's own forward pass. What a subclass adds to the stream has a share of its own.
+All contributions, including that of b, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens). Hooks read
+all values during the normal forward pass. Anything a subclass adds to the stream gets its own share.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tinytensor.nn.weights import embedding
 
 @dataclass(frozen=True)
 class Pass:
-    """The values of a GPT's pass over a text, with a row for each token.
+    """Activations recorded in one forward pass of a GPT, with one row per token.
 
-    - ``embedded``: the token embeddings as they are added.
+    - ``embedded``: the token embeddings as added to the stream.
     - ``streams``: the residual stream before the first block and after each block.
-    - ``heads``: each block's mixed values, heads side by side, before the output projection.
+    - ``heads``: each block's concatenated head values before the output projection.
     - ``normed``: the input of the final norm.
     """
 
@@ -57,8 +57,8 @@ class Pass:
 
 
 def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
-    """Run a GPT over a text. Raises UserError for a subclass whose ``forward`` may compute other logits than ``logits_of``, or
-    that shows hooks no embeddings."""
+    """Run a GPT on a token sequence. Raises UserError for a subclass whose ``forward`` may not use ``logits_of``, or that
+    passes no embeddings to hooks."""
     if type(model).forward is not GPT.forward:
         raise UserError(f"{type(model).__name__} overrides forward: override _residual_stream or logits_of instead")
     embedded: list[Tensor] = []
@@ -80,13 +80,13 @@ def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
 
 @dataclass(frozen=True)
 class SubLayers:
-    """The values in a GPT's sub-layers at one position of a text: float64 vectors.
+    """Sub-layer activations of a GPT at one position: float64 vectors.
 
-    - ``embedded`` and ``positions``: the token embedding as it is added, and the position embedding or None.
-    - ``heads``: each block's mixed values, heads side by side, before the output projection.
-    - ``neurons`` and ``feed_forward``: each block's hidden units of the feed-forward network, and its output.
+    - ``embedded`` and ``positions``: the token embedding as added to the stream, and the position embedding or None.
+    - ``heads``: each block's concatenated head values before the output projection.
+    - ``neurons`` and ``feed_forward``: each feed-forward network's hidden units and its output.
     - ``stream``: the input of the final norm.
-    - ``logits``: of all tokens.
+    - ``logits``: the logits of all tokens.
     """
 
     embedded: Any
@@ -99,8 +99,8 @@ class SubLayers:
 
 
 def sub_layers(model: GPT, values: Pass, position: int) -> SubLayers:
-    """Return the values in the sub-layers at a position, from a pass over the text. The blocks run again on this position
-    alone, with the heads' values of the pass, which takes as long as one token."""
+    """Return the sub-layer activations at one position, given a forward pass over the sequence. Reuses the recorded head values
+    and reruns the blocks at this position only, at the cost of one token."""
     neurons: list[Any] = []
     feed_forward: list[Any] = []
     watched: list[tuple[Module, str, Hook]] = []
@@ -123,11 +123,11 @@ def sub_layers(model: GPT, values: Pass, position: int) -> SubLayers:
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of a logit: of the token's ``embedding``, its ``position`` (or None), each block's ``heads``, each block's
-    feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the residual stream, which in a
-    GPT is only rounding error.
+    """Contributions to a logit: the token ``embedding``, the ``position`` (or None), each block's ``heads`` and feed-forward
+    network, and all ``biases``, including the final norm's. ``rest`` is the remainder of the residual stream. In a GPT, it is
+    only rounding error.
 
-    ``logit`` is the model's own value. It differs from the sum where the model does more after the final norm than multiply by
+    ``logit`` is the model's actual value. It differs from the sum if the model does more after the final norm than multiply by
     the output layer.
     """
 
@@ -141,16 +141,16 @@ class Shares:
 
     @property
     def sum(self) -> float:
-        """The sum of all shares."""
+        """The sum of all contributions."""
         of_heads = (share for layer in self.heads for share in layer)
         return math.fsum([self.embedding, self.position or 0.0, *of_heads, *self.feed_forward, self.biases, self.rest])
 
 
 def logit_shares(model: GPT, values: SubLayers, token: int, other: int | None = None) -> Shares:
-    """Return each part's share of a token's logit, or with ``other`` of the difference of their logits.
+    """Return each component's contribution to a token's logit, or to its difference from the logit of ``other``.
 
-    The biases are those of the attention and feed-forward output layers, and of the final norm. The bias of the values counts
-    for the heads. Raises UserError for a final norm of another type.
+    ``biases`` covers the attention and feed-forward output layers and the final norm. The value bias counts toward the heads.
+    Raises UserError for an unsupported final norm.
     """
     unembedded = _output_row(model, token) - (0.0 if other is None else _output_row(model, other))
     direction = direction_of(model.norm, unembedded, values.stream)
@@ -172,9 +172,9 @@ def logit_shares(model: GPT, values: SubLayers, token: int, other: int | None = 
 
 
 def direction_of(norm: Any, unembedded: Any, stream: Any) -> Any:
-    """Return the direction in a residual stream from which a norm and rows of the output layer (..., d_model) read a logit,
-    with the norm's scale fixed for ``stream`` (d_model,): d - mean(d) above. Raises UserError unless the norm is a LayerNorm or
-    an RMSNorm."""
+    """Return the direction d - mean(d) (see above) along which the residual stream determines a logit. ``unembedded`` holds
+    rows of the output layer (..., d_model). The norm's scale is fixed for ``stream`` (d_model,). Raises UserError unless the
+    norm is a LayerNorm or RMSNorm."""
     if type(norm) not in (LayerNorm, RMSNorm):
         raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, got {a_or_an(type(norm).__name__)}")
     centred = isinstance(norm, LayerNorm)

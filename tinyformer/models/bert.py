@@ -1,5 +1,5 @@
-"""BERT: an encoder-only Transformer (Devlin et al. 2019), with heads that fill in masked tokens, classify texts, pairs of texts
-or tokens, and find the answers to questions."""
+"""BERT: an encoder-only Transformer (Devlin et al. 2019). Its heads fill in masked tokens, classify sentences, sentence pairs
+or tokens, and answer questions."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ POOLERS = {"tanh": tt.tanh, "relu": tt.relu, "": None}
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The settings of a BERT. The defaults are those of BERT-base. Raises SettingError for an invalid value.
+    """Configuration of a BERT. The defaults match BERT-base. Raises SettingError for an invalid value.
 
-    The last settings are for its relatives:
+    The last settings support related architectures:
 
-    - ``num_segments``: 0 for a model without segments (DistilBERT).
-    - ``pooler``: the activation of the layer that makes one vector of a text: "tanh", "relu", or "" without that layer.
-    - ``tie_output``: the masked-LM head shares the weights of the token embedding.
-    - ``skip_padding``: positions count only tokens that are not padding, from ``pad`` + 1 on (RoBERTa).
-    - ``relative_ranges``: the number of ranges of ``RelativePositions`` (MPNet). 0: none.
-    - ``head_dropout``: the dropout before a classifier's last layer, if not ``dropout``; with ``pooler_dropout`` also before
-      its pooler (RoBERTa).
+    - ``num_segments``: number of segments, or 0 to disable them (DistilBERT).
+    - ``pooler``: activation of the pooling layer: "tanh", "relu", or "" to omit the layer.
+    - ``tie_output``: share the weights of the token embedding with the masked-LM head.
+    - ``skip_padding``: count positions only at non-padding tokens, starting at ``pad`` + 1 (RoBERTa).
+    - ``relative_ranges``: number of ranges of ``RelativePositions`` (MPNet). 0: no relative positions.
+    - ``head_dropout``: dropout before a classifier's last layer (default: ``dropout``). If ``pooler_dropout`` is set, it also
+      applies before the pooler (RoBERTa).
     """
 
     vocab_size: int = 30522
@@ -78,16 +78,16 @@ class BertConfig:
             raise SettingError("skip_padding needs learned positions and a pad of at least 0", "skip_padding", "pad")
         plain = [name for name, activation in ACTIVATIONS.items() if not activation.is_gated]
         one_of(self, "activation", plain)  # the masked-LM head has no gate
-        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
+        _, d_head = self.block.head_sizes  # building ``block`` validates the BlockConfig settings
         check_positions(self, d_head)
 
     @property
     def block(self) -> BlockConfig:
-        """The settings of each block: the model's settings of the same names."""
+        """Configuration of each block, copied from the settings of the same names."""
         return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
-        """Return the number of parameters of ``Bert``, computed without building it."""
+        """Return the number of parameters of ``Bert`` without building it."""
         width = int(self.d_model)
         positions = self.num_positions if self.positions == "learned" else 0
         embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
@@ -98,16 +98,16 @@ class BertConfig:
 
     @property
     def num_positions(self) -> int:
-        """The number of rows in a table of learned positions."""
+        """The number of rows in the table of learned positions."""
         return int(self.max_length) + (int(self.pad) + 1 if self.skip_padding else 0)
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token training keeps for the backward pass."""
+        """Return a lower bound on the values per token that training saves for the backward pass."""
         return int(self.num_layers) * self.block.saved_numbers()
 
     def initialise(self, module: Module) -> None:
-        """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. A
-        narrower model would learn slowly, so here it is 0.02 * sqrt(768 / width)."""
+        """Initialize as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768 but
+        makes narrower models learn slowly. Scale it to 0.02 * sqrt(768 / width)."""
         if isinstance(module, (Linear, Embedding)):
             init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
         if isinstance(module, Linear) and module.bias is not None:
@@ -115,8 +115,8 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder: the sum of token, segment and position embeddings (unless rotary), a norm, and blocks without causal mask.
-    Raises SettingError if the model does not fit in memory.
+    """A BERT encoder: token, segment and position embeddings (unless rotary), a norm, and non-causal blocks. Raises
+    SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Bert, BertConfig
     >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
@@ -141,19 +141,19 @@ class Bert(Module):
 
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding. Without ``segments`` all
-        tokens are in the first.
+        """Map ids and segments (batch, length) to vectors (batch, length, d_model). Padding is not attended to. If ``segments``
+        is omitted, all tokens belong to the first segment.
 
-        A boolean ``mask`` (batch, length), True for the tokens to attend to, replaces the padding mask.
+        A boolean ``mask`` (batch, length) replaces the padding mask. True marks tokens to attend to.
         """
         return self.encoder.normed(self.residual_stream(ids, segments, mask))
 
     def residual_stream(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Return ``forward`` without the norm after the last block, which only ``norm_first`` has."""
+        """Return the output of ``forward`` before the final norm. Only ``norm_first`` models have a final norm."""
         check_batch(ids, "ids")
         x = self._with_segments(self.token_embedding(ids), segments)
         if self.config.positions.startswith("sinusoidal"):
-            x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
+            x = x * math.sqrt(self.config.d_model)  # otherwise sines of size 1 would dwarf the embeddings
         x = self.norm(self._with_positions(x, ids, mask))
         seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
         if self.relative_positions is not None:
@@ -174,12 +174,12 @@ class Bert(Module):
         if ids.shape[1] > (longest := self.config.max_length):
             raise ValueError(f"ids must have a length of at most {longest}, got {ids.shape[1]}: crop them")
         is_token = (ids != self.config.pad if mask is None else mask).astype(ids.dtype)
-        positions = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding, and 1, 2, ... at tokens
+        positions = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding; 1, 2, ... at tokens
         return x + Embedding.forward(self.position_embedding, positions)
 
     def pool(self, encoded: Tensor) -> Tensor:
-        """Return one vector per text, (batch, d_model): the first token's vector after a linear layer and its activation.
-        Raises ValueError if there is no pooler."""
+        """Return one vector per sequence, (batch, d_model): a linear layer and an activation applied to the first token's
+        vector. Raises ValueError if there is no pooler."""
         activation = POOLERS[self.config.pooler]
         if self.pooler is None or activation is None:
             raise ValueError("this model has no pooler: use the token vectors")
@@ -187,8 +187,8 @@ class Bert(Module):
 
 
 class BertForMaskedLM(Module):
-    """Bert with the head that predicts masked tokens: a linear layer, the activation, a norm, an output layer, by default tied
-    to the token embedding, and a bias."""
+    """A BERT with a head that predicts masked tokens: linear layer, activation, norm, and an output layer with bias. By
+    default, the output layer is tied to the token embedding."""
 
     def __init__(self, config: BertConfig):
         self.config = config
@@ -203,32 +203,32 @@ class BertForMaskedLM(Module):
 
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None, mask: Tensor | None = None) -> Tensor:
-        """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size). ``segments`` and ``mask``
-        are those of ``Bert``.
+        """Map ids (batch, length) to logits for the token at each position, (batch, length, vocab_size). For ``segments`` and
+        ``mask``, see ``Bert``.
 
-        ``places`` is an index into (batch, length). With it, the head computes logits only for the n positions that it picks:
+        ``places`` is an index into (batch, length). If it is passed, the head computes logits only at the n selected positions:
         (n, vocab_size).
         """
         x = self.bert.residual_stream(ids, segments, mask)
         return self.logits_of(x if places is None else x[places])
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Return the logits (..., vocab_size) that the encoder's final norm, if any, and the head compute from a residual
-        stream x (..., d_model). For an earlier block's stream, see ``GPT.logits_of``."""
+        """Return the logits (..., vocab_size) for a residual stream x (..., d_model). Applies the final norm, if any, and the
+        head. For the stream of an earlier block, see ``GPT.logits_of``."""
         x = self.bert.encoder.normed(x)
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
         return linear(x, self.output_weight(), self.bias)
 
     def output_weight(self) -> Tensor:
-        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the output layer's weight (vocab_size, d_model). It may be tied to the token embedding."""
         return self.bert.token_embedding.weight if self.output is None else self.output.weight
 
 
 class BertHead(Module):
-    """The base of the classification heads: dropout, then a linear layer that gives each class a logit.
+    """Base class of the classification heads: dropout and a linear layer that computes one logit per class.
 
-    ``labels`` are the names of the classes, by default LABEL_0 and so on. Raises SettingError without classes, and for another
-    number of names.
+    ``labels`` are the class names (default: LABEL_0, LABEL_1, ...). Raises SettingError if there are no classes or the number
+    of names differs.
     """
 
     def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
@@ -243,7 +243,7 @@ class BertHead(Module):
 
 
 class BertForClassification(BertHead):
-    """Bert with a linear layer on the pooled vector of the text. Raises SettingError for a Bert without pooler."""
+    """A BERT with a linear layer on the pooled vector. Raises SettingError if the Bert has no pooler."""
 
     def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
         if not config.pooler:
@@ -252,7 +252,7 @@ class BertForClassification(BertHead):
 
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
+        """Map ids (batch, length) to class logits (batch, num_classes)."""
         encoded = self.bert(ids, segments)
         if self.config.pooler_dropout:
             encoded = self.dropout(encoded[:, :1])
@@ -260,24 +260,24 @@ class BertForClassification(BertHead):
 
 
 class BertForNextSentence(BertForClassification):
-    """Bert that predicts whether the second segment follows the first in a text: logits for yes and no."""
+    """A BERT that predicts whether the second segment follows the first. Returns two logits: yes and no."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config, 2, ("next", "random"))
 
 
 class BertForTokenClassification(BertHead):
-    """Bert with a linear layer on each token's vector, such as for named entities."""
+    """A BERT with a linear layer on each token's vector, for tasks such as named-entity recognition."""
 
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Ids (batch, length) -> logits for each class of each token, (batch, length, num_classes)."""
+        """Map ids (batch, length) to class logits for each token, (batch, length, num_classes)."""
         return self.output(self.dropout(self.bert(ids, segments)))
 
 
 class BertForQuestionAnswering(BertForTokenClassification):
-    """Bert that finds the answer to a question (the first segment) in a text (the second): logits for each token to start the
-    answer, ``model(ids, segments)[..., 0]``, and to end it, ``[..., 1]``."""
+    """A BERT that finds the answer to a question (first segment) in a passage (second segment). For each token, ``model(ids,
+    segments)[..., 0]`` is the logit of the answer's start, and ``[..., 1]`` of its end."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config, 2, ("start", "end"))

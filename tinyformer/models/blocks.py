@@ -1,4 +1,4 @@
-"""The blocks of a Transformer: attention, then a feed-forward network, each with a residual connection around it."""
+"""Transformer blocks: attention and a feed-forward network, each with a residual connection."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NORMS = ("layer", "rms")
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """The settings that all blocks of a model share. Raises SettingError for an invalid value.
+    """Configuration shared by all blocks of a model. Raises SettingError for an invalid value.
 
-    Those after ``norm_eps`` are for self-attention, as in ``MultiHeadAttention``.
+    The settings after ``norm_eps`` apply to self-attention. See ``MultiHeadAttention``.
     """
 
     d_model: int
@@ -48,17 +48,17 @@ class BlockConfig:
         one_of(self, "activation", ACTIVATIONS)
 
     def make_norm(self) -> Module:
-        """Return a new norm layer of the type ``norm``."""
+        """Return a new norm layer of type ``norm``."""
         if self.norm == "rms":
             return RMSNorm(self.d_model, self.norm_eps)
         return LayerNorm(self.d_model, self.norm_eps, bias=self.bias)
 
     def norm_parameters(self) -> int:
-        """Return the number of parameters of a norm layer."""
+        """Return the number of parameters of one norm layer."""
         return int(self.d_model) * (2 if self.norm == "layer" and self.bias else 1)
 
     def block_parameters(self, cross_attention: bool = False) -> int:
-        """Return the number of parameters of a block."""
+        """Return the number of parameters of one block."""
         width, inner = int(self.d_model), int(self.d_ff)
         inner_layers, norms = (2 if ACTIVATIONS[self.activation].is_gated else 1), (3 if cross_attention else 2)
         weights = (inner_layers + 1) * width * inner + (4 * width * width if cross_attention else 0)
@@ -73,11 +73,11 @@ class BlockConfig:
 
     @property
     def head_sizes(self) -> tuple[int, int]:
-        """The number of key-value heads, and the width of a head."""
+        """The number of key-value heads and the width of each head."""
         return head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
 
     def self_attention(self, rotary: RotaryPositions | None = None) -> MultiHeadAttention:
-        """Return a new self-attention layer with these settings."""
+        """Return a new self-attention layer."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -91,16 +91,15 @@ class BlockConfig:
         )
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token a block keeps for the backward pass: the inputs of its linear
-        layers, the queries, keys and values, and the inputs of the activation."""
+        """Return a lower bound on the values per token that a block saves for the backward pass: the inputs of its linear
+        layers and activation, the queries, keys and values."""
         return 6 * int(self.d_model) + ACTIVATIONS[self.activation].keeps * int(self.d_ff)
 
 
 class FeedForward(Module):
-    """Two linear layers, to the width d_ff and back, with an activation between them, applied to each position alike:
-    down(activation(up(x))).
+    """Feed-forward network applied to each position: down(activation(up(x))). The hidden width is d_ff.
 
-    A gated activation has a third layer, the gate, as in down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
+    A gated activation adds a third layer, the gate, for example down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
     """
 
     def __init__(self, config: BlockConfig):
@@ -111,17 +110,17 @@ class FeedForward(Module):
         self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., d_model) -> (..., d_model)."""
+        """Map (..., d_model) to (..., d_model)."""
         activation = ACTIVATIONS[self.activation].function
         inner = activation(self.up(x)) if self.gate is None else activation(self.gate(x), self.up(x))
         return self.down(inner)
 
 
 class Block(Module):
-    """Self-attention, with ``cross_attention`` attention over a memory, and a feed-forward network.
+    """A block: self-attention, attention to a memory if ``cross_attention``, and a feed-forward network.
 
-    Each of these sub-layers f has a residual connection, a norm and dropout. With ``norm_first`` it computes x +
-    dropout(f(norm(x))) (Radford et al. 2019), otherwise norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
+    Each sub-layer f has a residual connection, a norm and dropout. If ``norm_first``, it computes x + dropout(f(norm(x)))
+    (Radford et al. 2019). Otherwise it computes norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
@@ -146,7 +145,7 @@ class Block(Module):
         memory_mask: Tensor | None = None,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """(batch, length, d_model) -> the same shape. The masks are those of ``MultiHeadAttention``."""
+        """Map (batch, length, d_model) to the same shape. For the masks, see ``MultiHeadAttention``."""
         self_cache, memory_cache = (None, None) if cache is None else (cache.self_attention, cache.cross_attention)
         x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=self_cache))
         if self.cross_attention is not None and self.cross_attention_norm is not None:
@@ -162,7 +161,7 @@ class Block(Module):
 
 
 class BlockCache:
-    """The caches of one block. The first call fills that of its cross-attention."""
+    """The caches of one block. The first call fills the cross-attention cache."""
 
     def __init__(self, capacity: int, memory_length: int = 0):
         self.self_attention = KeyValueCache(capacity)
@@ -170,7 +169,7 @@ class BlockCache:
 
 
 class Cache:
-    """The caches of all blocks of a model, for up to ``capacity`` tokens."""
+    """The caches of all blocks of a model, with room for ``capacity`` tokens."""
 
     def __init__(self, num_blocks: int, capacity: int, memory_length: int = 0):
         self.blocks = [BlockCache(capacity, memory_length) for _ in range(num_blocks)]
@@ -178,7 +177,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The number of tokens in the cache."""
+        """The number of cached tokens."""
         return self.blocks[0].self_attention.length
 
     def keep(self, count: int) -> None:
@@ -187,8 +186,8 @@ class Cache:
             block.self_attention.length = count
 
     def select(self, rows: Any, shared: int = 0, of_memory: Any = None) -> None:
-        """Keep these rows of the batch, in this order; ``KeyValueCache.select`` explains ``shared``. Of the memory, keep the
-        rows ``of_memory`` (None: the same)."""
+        """Keep these rows of the batch, in this order. For ``shared``, see ``KeyValueCache.select``. Of the memory, keep the
+        rows ``of_memory`` (default: the same rows)."""
         for block in self.blocks:
             block.self_attention.select(rows, shared)
             block.cross_attention.select(rows if of_memory is None else of_memory)

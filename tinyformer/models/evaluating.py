@@ -1,4 +1,4 @@
-"""Temporary evaluation mode: dropout is off."""
+"""Temporary evaluation mode, with dropout disabled."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tinytensor.device.forks import held_by_forks
 
 
 def evaluating(model: tt.nn.Module) -> EvaluationMode:
-    """Put the model into evaluation mode for a with block: ``with evaluating(model): ...``."""
+    """Return a context manager that puts the model into evaluation mode: ``with evaluating(model): ...``."""
     return EvaluationMode(model)
 
 
 class EvaluationMode:
-    """The context that ``evaluating`` returns. It may be entered repeatedly, and by several threads at the same time.
+    """Context manager returned by ``evaluating``. It is reentrant and thread-safe.
 
-    When the last thread leaves, each module returns to its earlier mode. The list of modules is made once.
+    When the last thread leaves, each module returns to its earlier mode. The list of modules is built only once.
     """
 
     _lock = held_by_forks(threading.RLock())
-    # For each model being evaluated: the threads of the open contexts, and the modules that were in training mode.
+    # For each model in evaluation: the threads of the open contexts, and the modules that were in training mode.
     _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[list[int], list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
@@ -53,17 +53,17 @@ class EvaluationMode:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Leave the contexts of threads that a forked child does not have."""
+        """Leave contexts whose threads do not exist in a forked child."""
         for model, (threads, _) in list(cls._inside.items()):
             threads[:] = [thread for thread in threads if thread == threading.get_ident()]
             cls._leave_if_last(model)
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=EvaluationMode.after_fork)
 
 
 def _set_training(modules: list[tt.nn.Module], mode: bool) -> None:
     for module in modules:
-        # This skips the checks of Module.__setattr__: decoding one text sets the mode hundreds of times.
+        # Skip the checks of Module.__setattr__: decoding one sequence sets the mode hundreds of times.
         vars(module)["training"] = mode

@@ -1,4 +1,4 @@
-"""GPT: a decoder-only Transformer that predicts the next token (Radford et al. 2019). Read it from top to bottom."""
+"""GPT: a decoder-only Transformer that predicts the next token (Radford et al. 2019). Read this file from top to bottom."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tinytensor.nn.weights import linear, linear_cross_entropy
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The settings of a GPT. Raises SettingError for an invalid value.
+    """Configuration of a GPT. Raises SettingError for an invalid value.
 
-    The settings after ``d_ff`` are those of Llama, Qwen and other decoder-only models. ``norm_eps`` is the eps of each norm.
-    With ``tie_output`` the output layer shares the weights of the token embedding. With a ``sliding_window`` each token attends
-    to that many tokens, itself and those just before it (Mistral); 0: to all. With ``scale_embeddings`` the token embeddings
-    are multiplied by sqrt(d_model) (Gemma), as they always are with sinusoidal positions. See ``MultiHeadAttention`` and
-    ``RotaryPositions`` for the others.
+    The settings after ``d_ff`` support Llama, Qwen and other decoder-only models. ``norm_eps`` is the eps of each norm.
+    ``tie_output`` shares the token embedding's weights with the output layer. ``sliding_window`` limits attention to that many
+    tokens, including the current one (Mistral); 0: no limit. ``scale_embeddings`` multiplies the token embeddings by
+    sqrt(d_model) (Gemma). Sinusoidal positions always scale them. For the other settings, see ``MultiHeadAttention`` and
+    ``RotaryPositions``.
 
-    A ``d_ff`` of 0 becomes 4 * d_model. With a gated activation, which has three matrices instead of two, it becomes two thirds
-    of that (Shazeer 2020), rounded up to a multiple of 16.
+    If ``d_ff`` is 0, it becomes 4 * d_model. A gated activation has three matrices instead of two, so it uses two thirds of
+    that (Shazeer 2020), rounded up to a multiple of 16.
 
     >>> from tinyformer import GPTConfig
     >>> GPTConfig(vocab_size=65).num_parameters()
@@ -64,10 +64,10 @@ class GPTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0, sliding_window=0)
-        if not self.d_ff:  # resolved here so that a saved run records the width
+        if not self.d_ff:  # set here so that saved runs record the width
             is_gated = self.activation in ACTIVATIONS and ACTIVATIONS[self.activation].is_gated
             object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if is_gated else 4 * self.d_model)
-        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
+        _, d_head = self.block.head_sizes  # building ``block`` validates the BlockConfig settings
         check_positions(self, d_head, choices=("learned", "sinusoidal", "rotary"))
         if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):
             raise SettingError(f"rotary_base and rotary_scaling are for rotary positions, not {self.positions} ones")
@@ -76,32 +76,31 @@ class GPTConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The settings of each block: the model's settings of the same names, with pre-norm."""
+        """Configuration of each block, copied from the settings of the same names, with pre-norm."""
         return settings_from(BlockConfig, vars(self), norm_first=True)
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of the token embeddings. Without it they would be tiny beside sines of size 1."""
+        """Scale factor of the token embeddings. Unscaled embeddings would be tiny compared to sines of size 1."""
         return math.sqrt(self.d_model) if self.scale_embeddings or self.positions == "sinusoidal" else 1.0
 
     def num_parameters(self) -> int:
-        """Return the number of parameters, computed without building the model."""
+        """Return the number of parameters without building the model."""
         positions = int(self.block_size) if self.positions == "learned" else 0
         outputs = 0 if self.tie_output else int(self.vocab_size)
         embeddings = (int(self.vocab_size) + positions + outputs) * int(self.d_model)
         return embeddings + int(self.num_layers) * self.block.block_parameters() + self.block.norm_parameters()
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token training keeps for the backward pass."""
+        """Return a lower bound on the values per token that training saves for the backward pass."""
         return int(self.num_layers) * self.block.saved_numbers()
 
 
 class GPT(Module):
-    """A decoder-only Transformer: token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default
-    tied to the token embedding.
+    """A decoder-only Transformer: token and position embeddings, pre-norm blocks, a final norm and an output layer. By default,
+    the output layer is tied to the token embedding.
 
-    Hooks named "embedded" can read the token embeddings as they are added. Raises SettingError if the model does not fit in
-    memory.
+    "embedded" hooks can read the scaled token embeddings. Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import GPT, GPTConfig
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, d_model=32))
@@ -123,11 +122,11 @@ class GPT(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Initialise as GPT-2 does: normal weights, zero biases, and the weights of the 2 * num_layers layers that add to the
-        residual stream divided by sqrt(2 * num_layers).
+        """Initialize as GPT-2 does: normal weights, zero biases. The weights of the 2 * num_layers layers that write to the
+        residual stream are divided by sqrt(2 * num_layers).
 
-        GPT-2's standard deviation of 0.02 suits its width of 768. A narrower model would learn slowly, so for linear layers it
-        is 0.02 * sqrt(768 / width).
+        GPT-2's standard deviation of 0.02 suits its width of 768 but makes narrower models learn slowly. Linear layers use 0.02
+        * sqrt(768 / width).
         """
         std = 0.02 * math.sqrt(768 / self.config.d_model)
         if isinstance(module, Embedding):
@@ -142,38 +141,38 @@ class GPT(Module):
 
     @checked
     def forward(self, ids: Tensor, cache: Cache | None = None, last_only: bool = False) -> Tensor:
-        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size). With ``last_only``, only those
-        after the last token, (batch, 1, vocab_size), which is all that continuing a prompt needs.
+        """Map token ids (batch, length) to logits for each next token, (batch, length, vocab_size). If ``last_only``, return
+        only the logits after the last token, (batch, 1, vocab_size). Generation needs no others.
 
-        With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError for more than block_size
-        tokens, those in the cache included, and for a cache longer than a sliding window.
+        If a ``cache`` is passed, the ids are the tokens after the cached ones. Raises ValueError for more than block_size
+        tokens, including cached ones, and if the cache is longer than the sliding window.
         """
         x = self._residual_stream(ids, cache)
         return self.logits_of(x[:, -1:] if last_only else x)
 
     @checked
     def vectors(self, ids: Tensor) -> Tensor:
-        """Token ids (batch, length) -> the input of the output layer, a vector per token: (batch, length, d_model). Raises
-        ValueError as ``forward`` does."""
+        """Map token ids (batch, length) to the inputs of the output layer, (batch, length, d_model). Raises ValueError as
+        ``forward`` does."""
         return self.norm(self._residual_stream(ids))
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Return the logits (..., vocab_size) that the final norm and the output layer compute from a residual stream x (...,
-        d_model).
+        """Return the logits (..., vocab_size) for a residual stream x (..., d_model). Applies the final norm and the output
+        layer.
 
-        After the last block these are the logits of ``forward``. After an earlier one they show what the model would predict if
-        it stopped there: the logit lens (nostalgebraist 2020).
+        After the last block, these are the logits of ``forward``. After an earlier block, they show what the model would
+        predict if it stopped there: the logit lens (nostalgebraist 2020).
         """
         return linear(self.norm(x), self.output_weight())
 
     @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-        """Return the cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
-        The logits are computed in chunks to save memory."""
+        """Return the cross-entropy loss for ``targets`` (batch, length), the token after each of ``ids``. Logits are computed
+        in chunks to save memory."""
         return linear_cross_entropy(self.norm(self._residual_stream(ids)), self.output_weight(), targets, reduction=reduction)
 
     def output_weight(self) -> Tensor:
-        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the output layer's weight (vocab_size, d_model). It may be tied to the token embedding."""
         return self.token_embedding.weight if self.output is None else self.output.weight
 
     def _residual_stream(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -196,14 +195,14 @@ class GPT(Module):
         return x
 
     def window_mask(self, length: int) -> Tensor | None:
-        """Return the mask (length, length) of the sliding window, or None if every token attends to all before it."""
+        """Return the mask (length, length) of the sliding window, or None if the window covers the sequence."""
         if not 0 < self.config.sliding_window < length:
             return None
         positions = tt.arange(length)
         return positions > positions[:, None] - self.config.sliding_window
 
     def new_cache(self, max_tokens: int | None = None) -> Cache:
-        """Return an empty cache for up to block_size tokens, or ``max_tokens`` or a sliding window if that is less. Raises
+        """Return an empty cache for block_size tokens, or fewer if limited by ``max_tokens`` or the sliding window. Raises
         SettingError if it does not fit in memory."""
         capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
         capacity = min(capacity, int(self.config.sliding_window) or capacity)
@@ -213,8 +212,8 @@ class GPT(Module):
         return Cache(self.config.num_layers, capacity)
 
     def adapted(self, config: GPTConfig) -> GPT:
-        """Return a model with the same weights and another dropout or a smaller block_size, without the learned positions
-        beyond it. Raises SettingError if another setting differs."""
+        """Return a model with the same weights but a new dropout or a smaller block_size. Learned positions beyond it are
+        dropped. Raises SettingError if another setting differs."""
         if config.block_size > self.config.block_size:
             raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")
         for name in changed_settings(GPTConfig, vars(config), self.config):
@@ -232,12 +231,12 @@ class GPT(Module):
 
 
 class GPTVectors(Module):
-    """A GPT without output layer. It gives each token a vector that depends on it and the tokens before it."""
+    """A GPT without the output layer. Each token's vector depends on the token and the tokens before it."""
 
     def __init__(self, config: GPTConfig):
         self.config = replace(config, tie_output=True)
         self.gpt = GPT(self.config)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Token ids (batch, length) -> (batch, length, d_model)."""
+        """Map token ids (batch, length) to vectors (batch, length, d_model)."""
         return self.gpt.vectors(ids)

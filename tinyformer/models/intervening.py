@@ -1,10 +1,10 @@
-"""Interventions: switch off or replace parts of a model's blocks while it runs, to measure what they do.
+"""Interventions: disable or replace modules of a model while it runs, to measure what they do.
 
-A part that is switched off gives zeros (zero ablation), or its mean over all tokens of another run (mean ablation), from
-``recording_means``. Zeros may be unlike anything in training; a mean removes only what differs between tokens.
+A disabled module outputs zeros (zero ablation) or its mean over all tokens of another run (mean ablation, ``recording_means``).
+Zeros may be unlike anything seen in training. A mean removes only the differences between tokens.
 
-Parts have the names of ``named_modules``, such as "blocks.0.attention". Every model with a ``Block`` has them: each GPT, BERT
-and ``Transformer``, also pretrained or quantized. Interventions are hooks that end with the context; the weights do not change.
+Modules have the names of ``named_modules``, such as "blocks.0.attention". Interventions work on every model with ``Block``
+modules, also pretrained or quantized. They are hooks that end with the context. Weights do not change.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Part = TypeVar("Part", bound=Module)
 
 
 class Intervention(Protocol):
-    """A change to a part of a model while it runs."""
+    """A change to a module of a running model."""
 
     def watched(self, model: Module, means: Means) -> Watched:
-        """Return the hook that makes the change. Raises UserError for a part that the model does not have."""
+        """Return the hook that makes the change. Raises UserError if the model has no such module."""
 
 
 @dataclass(frozen=True)
 class HeadOff:
-    """Switch off a head of the attention ``layer``: its mixed values, before the output projection, are replaced ``by`` "zero"
-    or "mean". The bias of the output projection stays."""
+    """Disable one head of the attention ``layer``. Replaces its mixed values before the output projection ``by`` "zero" or
+    "mean". The output projection still adds its bias."""
 
     layer: str
     head: int
@@ -55,7 +55,7 @@ class HeadOff:
 
 @dataclass(frozen=True)
 class NetworkOff:
-    """Switch off a feed-forward network, such as "blocks.0.feed_forward": its output is replaced ``by`` "zero" or "mean"."""
+    """Disable a feed-forward network such as "blocks.0.feed_forward". Replaces its output ``by`` "zero" or "mean"."""
 
     network: str
     by: str = "zero"
@@ -67,8 +67,8 @@ class NetworkOff:
 
 @dataclass(frozen=True)
 class NeuronOff:
-    """Switch off a hidden unit of a feed-forward network: its value, an input of the layer ``down``, is replaced ``by`` "zero"
-    or "mean"."""
+    """Disable one hidden unit of a feed-forward network. Replaces its value, an input of the layer ``down``, ``by`` "zero" or
+    "mean"."""
 
     network: str
     neuron: int
@@ -92,8 +92,8 @@ class NeuronOff:
 
 @dataclass(frozen=True)
 class BlockOff:
-    """Switch off a block: its input passes through unchanged, or with the "mean" of what the block adds. In a post-norm block
-    (``norm_first=False``) its norms are switched off, too."""
+    """Disable a block. Its input passes through unchanged, or plus the "mean" of what the block adds. In a post-norm block
+    (``norm_first=False``), its norms are disabled too."""
 
     block: str
     by: str = "zero"
@@ -105,8 +105,8 @@ class BlockOff:
 
 @dataclass(frozen=True)
 class MeanAttention:
-    """Replace the weights of a head of the attention ``layer`` with their ``mean_attention``, so that they no longer depend on
-    the query."""
+    """Replace one head's attention weights in ``layer`` with their ``mean_attention``. The weights no longer depend on the
+    query."""
 
     layer: str
     head: int
@@ -119,8 +119,8 @@ class MeanAttention:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """Replace the attention weights of the token at position ``query`` in a head of ``layer``, in every text: one for each key,
-    with a sum of 1. Raises UserError for other weights, and during the run for a weight of a masked key."""
+    """Replace the attention weights of the ``query`` position in one head of ``layer``, in every sequence. Pass one weight per
+    key, with sum 1. Raises UserError for other weights and, during the run, if a masked key has a weight."""
 
     layer: str
     head: int
@@ -150,8 +150,8 @@ class AttentionRow:
 
 @dataclass(frozen=True)
 class BlockOutput:
-    """Replace a block's output at one position per text (activation patching): in text i at ``places[i]``, with ``vectors[i]``
-    of ``vectors`` (batch, d_model), such as the block's output in another run."""
+    """Replace a block's output at one position per sequence (activation patching). Sequence i gets ``vectors[i]`` (d_model,) at
+    ``places[i]``. The vectors may come from another run."""
 
     block: str
     places: Sequence[int]
@@ -171,8 +171,8 @@ class BlockOutput:
 
 
 def mean_attention(weights: Tensor) -> Tensor:
-    """Return attention weights (..., queries, keys) that depend on the query only by its mask: each key's mean weight over the
-    queries that may attend to it, with rows divided by their sums. A weight of exactly 0 counts as masked.
+    """Average attention weights (..., queries, keys) over queries. Each key gets its mean weight over the queries that may
+    attend to it, and rows are rescaled to sum to 1. A weight of exactly 0 counts as masked.
 
     >>> from tinyformer.models.intervening import mean_attention
     >>> mean_attention(tt.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
@@ -187,8 +187,8 @@ def mean_attention(weights: Tensor) -> Tensor:
 
 @contextmanager
 def intervening(model: Module, interventions: Sequence[Intervention], means: Means | None = None) -> Iterator[None]:
-    """Run a model with these interventions. Several at the same part apply in order. Those by "mean" need the ``means`` of
-    ``recording_means``. Raises UserError for parts that the model does not have.
+    """Run a model with these interventions, applied in order. Interventions by "mean" need the ``means`` from
+    ``recording_means``. Raises UserError if the model lacks one of the modules.
 
     >>> from tinyformer import GPT, GPTConfig, HeadOff, NetworkOff, intervening
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, num_heads=2, d_model=32))
@@ -204,9 +204,9 @@ def intervening(model: Module, interventions: Sequence[Intervention], means: Mea
 
 @contextmanager
 def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
-    """Record what the parts of a model's blocks give, as means over all tokens of the last call, padding included: of an
-    attention layer its heads' mixed values, side by side; of a network its output; of its layer "down" the neurons; of a block
-    what it adds. The context yields a dict of the means by name."""
+    """Record means over all tokens of the last call, including padding. The context yields a dict of means by module name: an
+    attention layer's concatenated head values, a network's output, the neurons (under its layer "down"), and what each block
+    adds."""
     recorded: dict[str, Tensor] = {}
 
     def keep(name: str, of: Callable[[Any, Any], Any]) -> Hook:
@@ -229,7 +229,7 @@ def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
 
 
 def _instead(by: str, means: Means, name: str) -> Callable[[Tensor], Tensor]:
-    """Return a function that gives the replacement of a part's output."""
+    """Return a function that computes the replacement for a module's output."""
     if by not in WAYS:
         raise UserError(f"by must be one of {', '.join(WAYS)}, got {by!r}")
     if by == "mean" and name not in means:
@@ -238,7 +238,7 @@ def _instead(by: str, means: Means, name: str) -> Callable[[Tensor], Tensor]:
 
 
 def _part(model: Module, name: str, part_type: type[Part]) -> Part:
-    """Return the model's part of this name. Raises UserError if there is none of this type."""
+    """Return the model's module of this name. Raises UserError unless it exists and is of type ``part_type``."""
     parts = {name: module for name, module in model.named_modules() if isinstance(module, part_type)}
     if not parts:
         raise UserError(f"{type(model).__name__} has no {part_type.__name__}: interventions are for Transformers")

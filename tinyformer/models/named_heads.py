@@ -1,11 +1,11 @@
-"""Named heads: what an attention head does, measured by how much it attends to the keys that a name means.
+"""Named heads: classify attention heads by how much they attend to certain keys.
 
-With A the weights of a head, (queries, keys), and K(q) the keys that a name means for the query q, its score is
+Let A be a head's attention weights (queries, keys), and K(q) the keys that a name selects for query q. The head's score is
 
     mean over the queries q with non-empty K(q) of the sum over k in K(q) of A[q, k].
 
 KINDS lists the names. Induction is measured as prefix matching on ``repeated_tokens`` (Olsson et al. 2022), where only the
-repetition tells what comes next. The score of a "positional" head is the share of queries whose largest weight is at its most
+repetition predicts the next token. The "positional" score is the share of queries whose largest weight is at the head's most
 common distance (Voita et al. 2019).
 """
 
@@ -20,8 +20,8 @@ from tinytensor.device.backend import host
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A name for heads: a ``short`` form, TransformerLens's name for it ("" if none), the score from which a head has the name,
-    and the definition of the score in words."""
+    """A head name: its ``short`` form, TransformerLens's name for it ("" if none), the minimum score, and a definition of the
+    score."""
 
     name: str
     short: str
@@ -59,11 +59,11 @@ KINDS = (
 
 
 def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
-    """Return the scores (heads, len(KINDS)) of a self-attention's heads, and the most common distance (heads,) of the
-    "positional" score: how far the key is before the query, negative for a later key.
+    """Return the scores (heads, len(KINDS)) of self-attention heads, and each head's most common distance (heads,) from the
+    "positional" score. The distance is how far the key is before the query, negative for a later key.
 
-    ``weights`` (texts, heads, length, length) are those of texts with these ``ids`` (texts, length). A score is NaN if no query
-    has keys that the name means.
+    ``weights`` (sequences, heads, length, length) belong to ``ids`` (sequences, length). A score is NaN if a name selects no
+    keys for any query.
 
     >>> import numpy as np
     >>> from tinyformer.models.named_heads import KINDS, head_scores
@@ -83,14 +83,14 @@ def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
 
 
 def _keys(ids: Any, causal: bool) -> dict[str, Any]:
-    """Return the keys that each name means for each query: booleans (texts, length, length)."""
+    """Return a boolean array (sequences, length, length) for each name: the keys that it selects for each query."""
     texts, length = ids.shape
     positions = host.arange(length)
     before = positions[:, None] > positions  # (queries, keys)
     seen = before if causal else positions[:, None] != positions
     same = ids[:, :, None] == ids[:, None, :]
     after_same = host.zeros_like(same)
-    after_same[:, :, 1:] = same[:, :, :-1]  # the token before the key is the query's
+    after_same[:, :, 1:] = same[:, :, :-1]  # the token before the key equals the query
     everywhere = host.ones((texts, 1, 1), dtype=bool)
     return {
         "induction": after_same & before & causal,
@@ -101,20 +101,20 @@ def _keys(ids: Any, causal: bool) -> dict[str, Any]:
 
 
 def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
-    """Return the share of queries whose largest weight is at the most common distance, and that distance, for each head."""
+    """Return each head's most common distance, and the share of queries whose largest weight is at that distance."""
     texts, heads, length, _ = weights.shape
     first = 1 if causal else 0  # the first token attends only to itself
     if length <= first:
         return host.full(heads, host.nan), host.zeros(heads, dtype=int)
-    distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (texts, heads, queries)
+    distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (sequences, heads, queries)
     counts = [host.bincount((of_head + length).ravel(), minlength=2 * length) for of_head in distances.swapaxes(0, 1)]
     shares = host.stack(counts) / (texts * (length - first))
     return shares.max(-1), shares.argmax(-1) - length
 
 
 def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int = 25, copies: int = 4, seed: int = 0) -> Any:
-    """Return ids (rows, at most ``room``): each row repeats up to ``length`` random different ids of the vocabulary this many
-    times (``copies``), or twice if a copy would have fewer than 8 ids. Olsson et al. (2022) use 25 and 4."""
+    """Return random ids (rows, at most ``room``). Each row repeats up to ``length`` distinct ids of the vocabulary ``copies``
+    times, or twice if a copy would have fewer than 8 ids. Olsson et al. (2022) use 25 and 4."""
     if room < 8 * copies:
         copies = 2
     count = min(length, room // copies, len(vocabulary))
@@ -124,5 +124,5 @@ def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int
 
 
 def names_of(scores: Any) -> list[str]:
-    """Return the names of a head with these scores (len(KINDS),): those whose threshold they reach."""
+    """Return the names whose thresholds these scores (len(KINDS),) reach."""
     return [label.name for label, score in zip(KINDS, scores) if score >= label.threshold]

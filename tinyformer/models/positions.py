@@ -1,4 +1,4 @@
-"""Positions for the Transformer: sinusoidal, learned, relative and rotary."""
+"""Position encodings for the Transformer: sinusoidal, learned, relative and rotary."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ KINDS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary")
 def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
     """Return the table of sinusoidal positions (Vaswani et al. 2017, section 3.5): (length, d_model), float32.
 
-    Dimension 2i of position p is sin(p / 10000^(2i/d_model)), and dimension 2i+1 is the cosine of the same angle. With
-    ``halves`` all sines come before all cosines, as in Tensor2Tensor and Marian.
+    Dimension 2i of position p is sin(p / 10000^(2i/d_model)). Dimension 2i+1 is the cosine of the same angle. If ``halves``,
+    all sines come before all cosines, as in Tensor2Tensor and Marian.
     """
     even = host.arange(0, d_model, 2)
     angles = host.arange(length)[:, None] / 10000.0 ** (even / d_model)
@@ -39,7 +39,7 @@ def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(Module):
-    """``sinusoidal`` as a module. Its table grows with the longest text."""
+    """``sinusoidal`` as a module. The table grows to the length of the longest sequence."""
 
     def __init__(self, d_model: int, halves: bool = False):
         self.d_model = d_model
@@ -47,23 +47,23 @@ class SinusoidalPositions(Module):
         self.table = sinusoidal(0, d_model, halves)
 
     def forward(self, length: int, start: int = 0) -> Tensor:
-        """Return the positions start to start + length - 1: (length, d_model)."""
+        """Return positions start to start + length - 1: (length, d_model)."""
         return self.table_for(start + length)[start : start + length]
 
     def table_for(self, length: int) -> Tensor:
-        """Return the table, with at least ``length`` positions."""
+        """Return the table, extended to at least ``length`` positions."""
         table = self.table
         if length > table.shape[0]:
             table = sinusoidal(max(length, 2 * len(table)), self.d_model, self.halves).astype(table.dtype)
-            self.table = table  # another thread may replace it, so return the local one
+            self.table = table  # return the local table: another thread may replace the attribute
         return table
 
 
 class LearnedPositions(Embedding):
-    """A learned vector for each of ``num_embeddings`` positions (Gehring et al. 2017; GPT, BERT)."""
+    """Learned positions: one vector for each of ``num_embeddings`` positions (Gehring et al. 2017; GPT, BERT)."""
 
     def forward(self, length: int, start: int = 0) -> Tensor:  # type: ignore[override]
-        """Return the positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
+        """Return positions start to start + length - 1: (length, d_model). Raises ValueError beyond the last position."""
         return self.table_for(start + length)[start : start + length]
 
     def table_for(self, length: int) -> Tensor:
@@ -75,9 +75,9 @@ class LearnedPositions(Embedding):
 
 
 class RelativePositions(Embedding):
-    """A learned attention bias for each head and each of ``num_embeddings`` ranges of distances (Raffel et al. 2020; MPNet).
-    Half of the ranges are for later tokens. In each half, half of the ranges hold one distance; the others widen up to a
-    distance of 128, from which the last one covers all.
+    """Learned attention biases per head and distance range (Raffel et al. 2020; MPNet). Half of the ``num_embeddings`` ranges
+    are for later tokens. In each half, the first half of the ranges hold one distance each. The others widen up to distance
+    128; the last range covers all longer distances.
 
     Raises ValueError for fewer than 4 ranges or more than 256.
     """
@@ -90,14 +90,14 @@ class RelativePositions(Embedding):
         super().__init__(num_embeddings, num_heads)
 
     def forward(self, length: int) -> Tensor:  # type: ignore[override]
-        """Return the biases of a text's attention scores, (1, num_heads, length, length)."""
+        """Return the biases for attention scores: (1, num_heads, length, length)."""
         positions, farthest = tt.arange(length), self.FARTHEST
-        ranges = tt.tensor(self.ranges(host.arange(-farthest, farthest + 1)))  # longer distances share the last ones
+        ranges = tt.tensor(self.ranges(host.arange(-farthest, farthest + 1)))  # longer distances share the last ranges
         distances = tt.clip(positions - positions[:, None], -farthest, farthest)
         return super().forward(ranges[distances + farthest]).transpose(2, 0, 1)[None]
 
     def ranges(self, distances: Any) -> Any:
-        """Return the index of each distance's range. Distances of later tokens are positive."""
+        """Return the range index of each distance. Distances to later tokens are positive."""
         half = len(self.weight) // 2
         exact, away = half // 2, abs(distances)
         logarithms = host.log(host.maximum(away, 1).astype(host.float32) / exact) / math.log(self.FARTHEST / exact)
@@ -106,8 +106,7 @@ class RelativePositions(Embedding):
 
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
-    """Add positions to x (batch, length, d_model), from 0 or with a cache after its tokens. Without positions (None), return
-    x."""
+    """Add positions to x (batch, length, d_model), starting at 0 or after the cached tokens. If positions is None, return x."""
     if positions is None:
         return x
     return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
@@ -120,7 +119,7 @@ def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
 
 
 def check_positions(config: Any, d_head: int, choices: Sequence[str] = KINDS) -> None:
-    """Raise SettingError unless ``positions`` is one of ``choices`` and works with heads of this width."""
+    """Raise SettingError unless ``positions`` is one of ``choices`` and valid for this head width."""
     one_of(config, "positions", choices)
     if config.positions == "rotary" and d_head % 2:
         message = f"d_model / num_heads must be even for rotary positions, got {d_head}"
@@ -128,8 +127,8 @@ def check_positions(config: Any, d_head: int, choices: Sequence[str] = KINDS) ->
 
 
 def absolute_positions(positions: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions | None:
-    """Return a module of positions to add to embeddings: "sinusoidal" or "sinusoidal_halves" (see ``sinusoidal``), or
-    ``max_length`` "learned" ones. "rotary" positions, which are not added, give None."""
+    """Return a module of positions to add to embeddings: "sinusoidal", "sinusoidal_halves" (see ``sinusoidal``), or "learned"
+    with ``max_length`` positions. Returns None for "rotary" positions, since they are not added."""
     if positions == "rotary":
         return None
     if positions == "learned":
@@ -139,11 +138,11 @@ def absolute_positions(positions: str, max_length: int, d_model: int) -> Sinusoi
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """How rotary frequencies shrink for a context longer than the training's ``original_length``.
+    """How to scale rotary frequencies for a context longer than the ``original_length`` used in training.
 
-    With ``kind`` "linear" all are divided by ``factor`` (Chen et al. 2023, section 2.2). With "llama3" (Llama 3.1) those that
-    turn at least ``high_frequency_factor`` times within the original length stay, those that turn at most
-    ``low_frequency_factor`` times are divided by ``factor``, and others are interpolated. Raises SettingError for an invalid
+    If ``kind`` is "linear", all frequencies are divided by ``factor`` (Chen et al. 2023, section 2.2). If "llama3" (Llama 3.1),
+    count the turns within the original length. At ``high_frequency_factor`` turns or more, a frequency is unchanged. At
+    ``low_frequency_factor`` or fewer, it is divided by ``factor``. Others are interpolated. Raises SettingError for an invalid
     value.
     """
 
@@ -160,7 +159,7 @@ class RotaryScaling:
             raise SettingError(f"rotary scaling needs positive values and a low factor below the high one, got {self}")
 
     def __call__(self, frequencies: Any) -> Any:
-        """Return the frequencies (d_head / 2,), in radians per position, after scaling."""
+        """Scale the frequencies (d_head / 2,), in radians per position."""
         if self.kind == "linear":
             return frequencies / self.factor
         turns = self.original_length * frequencies / (2 * math.pi)
@@ -170,8 +169,8 @@ class RotaryScaling:
 
 
 class RotaryPositions:
-    """Rotary positions (RoPE; Su et al. 2021, equation 34): queries and keys are rotated by angles proportional to their
-    positions, so that their dot product depends only on their distance. Dimensions i and i + d_head/2 are rotated together, by
+    """Rotary positions (RoPE; Su et al. 2021, equation 34). Queries and keys are rotated by angles proportional to their
+    positions. Their dot product then depends only on their distance. Dimensions i and i + d_head/2 are rotated together, by
     base^(-2i/d_head) radians per position, after any ``scaling``.
 
     Raises ValueError if ``d_head`` is odd.
@@ -185,31 +184,31 @@ class RotaryPositions:
         self.table: Tensor | None = None
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:
-        """Return x (..., length, d_head), rotated by its positions start to start + length - 1."""
+        """Rotate x (..., length, d_head) to positions start to start + length - 1."""
         table = self.table_for(start + x.shape[-2], x.dtype)[start : start + x.shape[-2]]
         half = len(self.frequencies)
         return tt.rotate_pairs(x, table[:, :half], table[:, half:])
 
     def rotation(self, length: int, dtype: Any, cache: KeyValueCache | None = None) -> Tensor:
-        """Return the argument of ``tt.norm_and_rotate``, (length, d_head): for each position the cosines of the angles, then
-        the sines, from 0 or with a cache after its tokens."""
+        """Return the ``tt.norm_and_rotate`` argument (length, d_head): the cosines, then the sines, of each position's angles.
+        Positions start at 0 or after the cached tokens."""
         return self.table_for(length, dtype)[:length] if cache is None else _later_rotation(self, length, dtype, cache)
 
     def table_for(self, length: int, dtype: Any) -> Tensor:
-        """Return the table, with at least ``length`` positions."""
+        """Return the table, extended to at least ``length`` positions."""
         table = self.table
         if table is None or len(table) < length or table.dtype != dtype:
             longest = length if table is None else max(length, 2 * len(table))
             angles = host.arange(longest)[:, None] * self.frequencies
             table = tt.tensor(host.concatenate([host.cos(angles), host.sin(angles)], axis=1), dtype=dtype)
-            self.table = table  # another thread may replace it, so return the local one
+            self.table = table  # return the local table: another thread may replace the attribute
         return table
 
 
 def rotary_positions(
     positions: str, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None
 ) -> RotaryPositions | None:
-    """Return the rotation of all blocks' queries and keys if a model's positions are "rotary", otherwise None."""
+    """Return the rotation for queries and keys of all blocks if ``positions`` is "rotary", else None."""
     return RotaryPositions(d_head, base, scaling) if positions == "rotary" else None
 
 

@@ -1,4 +1,4 @@
-"""A model's inner values: outputs of modules, residual streams, and the flow of information to the output."""
+"""Internal values of a model: module outputs, residual streams, and information flow to the output."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["below_output", "recording_outputs", "residual_streams"]
 
 
 def below_output(model: Module) -> Callable[..., Any]:
-    """Return the function that computes a model's values without predictions (which are slow with a large vocabulary) from ids
-    (batch, length), or the model itself if there is none."""
+    """Return the function that maps ids (batch, length) to the values below the output layer, which is slow with a large
+    vocabulary. If there is none, return the model itself."""
     return model.vectors if isinstance(model, GPT) else getattr(model, "bert", model)
 
 
 def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
-    """Record the values that flow from block to block in ``model(*inputs)``, in evaluation mode. (From ids alone, a GPT or Bert
-    computes no predictions.)
+    """Record the hidden states that flow through ``model(*inputs)``, in evaluation mode. If a GPT or Bert gets only ids, the
+    output layer is skipped.
 
-    For each stack of blocks, return the residual stream (batch, length, d_model) before the first block and after each one. A
-    GPT has the stack "blocks", a ``Transformer`` "encoder" and "decoder", and every Bert "encoder".
+    For each stack of blocks, returns the residual stream (batch, length, d_model) before the first block and after each block.
+    A GPT has the stack "blocks", a ``Transformer`` "encoder" and "decoder", and a Bert "encoder".
 
-    For a recurrent model, return each layer's states after each token, (batch, length, width): "hidden", and "cell" with LSTMs,
-    or "encoder.hidden" and so on of an encoder-decoder. Its directions are side by side. A ``reverse_source`` encoder has its
-    states in reading order.
+    For a recurrent model, returns each layer's states after each token, (batch, length, width), as "hidden" and, for LSTMs,
+    "cell". An encoder-decoder uses "encoder.hidden" and so on. Directions are concatenated. The states of a ``reverse_source``
+    encoder are in reading order.
 
-    Raises TypeError for a model with neither blocks nor recurrent layers.
+    Raises TypeError if the model has neither blocks nor recurrent layers.
 
     >>> from tinyformer import GPT, GPTConfig, residual_streams
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, d_model=32))
@@ -42,7 +42,7 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
     [(1, 5, 32), (1, 5, 32), (1, 5, 32)]
     """
     streams: dict[str, list[Tensor]] = {}
-    calls: dict[str, list[Any]] = {}  # the states of each call of each recurrent layer
+    calls: dict[str, list[Any]] = {}  # states per call of each recurrent layer
     watched: list[tuple[Module, str, Hook]] = []
     recurrent: dict[str, Recurrent[Any]] = {}
     for name, module in model.named_modules():
@@ -64,7 +64,7 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
 
 
 def _stack_of(name: str) -> str:
-    """Return the stack of the block with this name: "encoder" for "bert.encoder.blocks.3"."""
+    """Return the stack of a block name, for example "encoder" for "bert.encoder.blocks.3"."""
     *above, _, _ = ["blocks", *name.split(".")]
     return above[-1]
 
@@ -81,7 +81,7 @@ def _keep_output(outputs: list[Any]) -> Hook:
 
 
 def _states(calls: list[Any], layers: Recurrent[Any], index: int) -> list[Tensor]:
-    """Return each layer's states over time, (batch, length, directions * width), from the results of its calls."""
+    """Return each layer's states over time, (batch, length, directions * width), given the results of its calls."""
     each_time = layers.num_layers * layers.directions
     by_direction = [tt.concatenate([states[index] for states in calls[i::each_time]]).swapaxes(0, 1) for i in range(each_time)]
     return [tt.concatenate(by_direction[i : i + layers.directions], -1) for i in range(0, each_time, layers.directions)]
@@ -91,11 +91,11 @@ def _states(calls: list[Any], layers: Recurrent[Any], index: int) -> list[Tensor
 
 
 def attention_rollout(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return, for each layer of a stack, how much of each input token is in each position after it: (batch, length, length),
-    with query rows that sum to 1 (Abnar and Zuidema 2020, equation 1).
+    """Return each input token's share of each position after every layer: one matrix (batch, length, length) per layer. Query
+    rows sum to 1 (Abnar and Zuidema 2020, equation 1).
 
-    ``weights`` are the self-attention weights of each layer, first to last, (batch, heads, length, length), as from
-    ``recording_attention``. Their mean over heads and the residual connection count one half each; norms and feed-forward
+    ``weights`` are self-attention weights (batch, heads, length, length), first layer to last, such as from
+    ``recording_attention``. The mean over heads and the residual connection count one half each. Norms and feed-forward
     networks are ignored. Raises ValueError for other shapes.
 
     >>> from tinyformer import attention_rollout
@@ -114,10 +114,10 @@ def attention_rollout(weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def input_gradients(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Any:
-    """Return the norm of the gradient of the outputs with respect to each step's input: a NumPy array (batch, length).
+    """Return the gradient norm of the outputs with respect to each position's input: a NumPy array (batch, length).
 
-    ``function`` maps inputs (batch, length, width) to outputs (batch, n), each row by itself. The norm is the Frobenius norm of
-    the n * width derivatives, so it does not depend on which output is correct.
+    ``function`` maps inputs (batch, length, width) to outputs (batch, n), row by row. The norm is the Frobenius norm of the n *
+    width derivatives. It does not depend on the correct output.
     """
     inputs = tt.tensor(inputs.detach(), requires_grad=True)
     outputs = function(inputs)

@@ -1,4 +1,4 @@
-"""A recurrent language model (embedding, recurrent layers, output layer), and what all recurrent models share."""
+"""A recurrent language model (embedding, recurrent layers, output layer), and code shared by all recurrent models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, 
 
 
 def check_dropout(dropout: float) -> None:
-    """Raise SettingError unless dropout is at least 0 and less than 1."""
+    """Raise SettingError unless 0 <= dropout < 1."""
     if not 0.0 <= dropout < 1.0:
         raise SettingError(f"dropout must be at least 0 and less than 1, got {dropout}")
 
@@ -26,8 +26,8 @@ def check_dropout(dropout: float) -> None:
 def make_layers(
     cell: str, inputs: int, width: int, num_layers: int, dropout: float = 0.0, bidirectional: bool = False
 ) -> RNN | GRU | LSTM:
-    """Make recurrent layers of this cell. An LSTM's forget gates start with a bias of 1, almost open, so that a new network
-    remembers (Jozefowicz et al. 2015)."""
+    """Return new recurrent layers. LSTM forget gates start with a bias of 1, almost open, so that a new network remembers
+    (Jozefowicz et al. 2015)."""
     dropout = dropout if num_layers > 1 else 0.0
     layers = CELLS[cell](inputs, width, num_layers, dropout=dropout, bidirectional=bidirectional)
     if cell == "lstm":
@@ -40,8 +40,8 @@ def make_layers(
 
 
 def count_parameters(cell: str, inputs: int, width: int, num_layers: int, directions: int = 1) -> int:
-    """Return the number of parameters of recurrent layers, computed without making them."""
-    inputs, width, num_layers = int(inputs), int(width), int(num_layers)  # NumPy's integers would overflow
+    """Return the number of parameters of recurrent layers without building them."""
+    inputs, width, num_layers = int(inputs), int(width), int(num_layers)  # NumPy integers would overflow
     all_inputs = directions * (inputs + (num_layers - 1) * directions * width)
     gates = CELLS[cell].gates
     return gates * width * (all_inputs + num_layers * directions * (width + 2))
@@ -49,37 +49,37 @@ def count_parameters(cell: str, inputs: int, width: int, num_layers: int, direct
 
 @dataclass(frozen=True)
 class State:
-    """What a recurrent model carries from token to token: a tensor (layers, batch, width) for each state of its cells."""
+    """State that a recurrent model passes from token to token: one tensor (layers, batch, width) per cell state."""
 
     hidden: Sequence[Tensor]
 
     @property
     def batch_size(self) -> int:
-        """The number of texts."""
+        """The batch size."""
         return self.hidden[0].shape[1]
 
     def select(self, rows: Any) -> State:
-        """Return the state of these rows of the batch, in this order. A row may occur several times."""
+        """Return the state of these rows of the batch, in this order. A row may be repeated."""
         index = tt.tensor(rows)
         return replace(self, hidden=[tensor[:, index] for tensor in self.hidden])
 
     def detached(self) -> State:
-        """Return the same state, cut off from the backward pass."""
+        """Return the state detached from the graph."""
         return replace(self, hidden=[tensor.detach() for tensor in self.hidden])
 
     def as_cells_take_it(self) -> Any:
-        """Return the state in the form of ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``."""
+        """Return the state in the format that ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` expect."""
         return tuple(self.hidden) if len(self.hidden) > 1 else self.hidden[0]
 
 
 def kinds_of(state: Any) -> Sequence[Tensor]:
-    """Return the state tensors of recurrent layers: one, or an LSTM's two."""
+    """Return the state tensors of recurrent layers: two for an LSTM, otherwise one."""
     return state if isinstance(state, tuple) else (state,)
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """The settings of a recurrent language model. Raises SettingError for an invalid value."""
+    """Configuration of a recurrent language model. Raises SettingError for an invalid value."""
 
     vocab_size: int
     cell: str
@@ -96,19 +96,19 @@ class RecurrentConfig:
         check_dropout(self.dropout)
 
     def num_parameters(self) -> int:
-        """Return the number of parameters, computed without building the model."""
+        """Return the number of parameters without building the model."""
         width = int(self.d_model)
         return 2 * int(self.vocab_size) * width + count_parameters(self.cell, width, width, self.num_layers)
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token training keeps for the backward pass: each layer's gates and
-        states."""
+        """Return a lower bound on the values per token that training saves for the backward pass: the gates and states of each
+        layer."""
         return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
 
 
 class RecurrentLM(Module):
-    """A language model that reads a text token by token and summarizes it in a state of fixed size (Mikolov et al. 2010; with
-    an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
+    """A language model that reads one token at a time and summarizes the sequence in a fixed-size state (Mikolov et al. 2010;
+    LSTM: Graves 2013). Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import RecurrentConfig, RecurrentLM
     >>> model = RecurrentLM(RecurrentConfig(65, cell="gru", num_layers=1, d_model=32))
@@ -128,30 +128,30 @@ class RecurrentLM(Module):
 
     @checked
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size), and the state after the last.
+        """Map token ids (batch, length) to logits for each next token, (batch, length, vocab_size), and the final state.
 
-        The ids follow the tokens that led to ``state``, if any. For truncated backpropagation through time, pass
+        If ``state`` is passed, the ids continue the sequence that led to it. For truncated backpropagation through time, pass
         ``state.detached()``.
         """
         features, state = self._features(ids, state)
         return self.logits_of(features).swapaxes(0, 1), state
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Return the logits (..., vocab_size) of the output layer for hidden states x (..., d_model). Those of an earlier layer
-        show what it would predict, as with ``GPT.logits_of``."""
+        """Return the output layer's logits (..., vocab_size) for hidden states x (..., d_model). For an earlier layer's states,
+        see ``GPT.logits_of``."""
         return tt.linear(x, self.output.weight)
 
     def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the logits after the last of the next ids (batch, length), (batch, vocab_size), and the state."""
+        """Read the next ids (batch, length). Return the logits after the last, (batch, vocab_size), and the new state."""
         features, state = self._features(ids, state)
         return self.logits_of(features[-1]), state
 
     @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-        """Return the cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow the last ids.
+        """Return the cross-entropy loss for ``targets`` (batch, length), the tokens that follow the last ids.
 
-        Additional ids at the front only set the state: backpropagation through time is truncated there (Williams and Peng
-        1990). Raises ValueError for shapes that do not fit.
+        Extra ids at the front only set the state. Backpropagation through time is truncated there (Williams and Peng 1990).
+        Raises ValueError for mismatched shapes.
         """
         if not ids.ndim == targets.ndim == 2 or len(ids) != len(targets) or ids.shape[1] < targets.shape[1]:
             raise ValueError(f"targets must be (batch, length), at most as long as the ids {ids.shape}, got {targets.shape}")
@@ -164,7 +164,7 @@ class RecurrentLM(Module):
         return tt.linear_cross_entropy(features, self.output.weight, targets.swapaxes(0, 1), reduction=reduction)
 
     def _features(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the input of the output layer, (length, batch, d_model), and the state after the last token."""
+        """Return the input of the output layer, (length, batch, d_model), and the final state."""
         if ids.ndim != 2 or not ids.shape[1]:
             raise ValueError(f"ids must be (batch, length) with a length of at least 1, got {ids.shape}")
         x = self.dropout(self.token_embedding(ids.swapaxes(0, 1)))

@@ -1,4 +1,4 @@
-"""Sentence vectors (Reimers and Gurevych 2019): pooling makes one vector of an encoder's token vectors."""
+"""Sentence vectors (Reimers and Gurevych 2019): pool an encoder's token vectors into one vector."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Weighting = Callable[[Any, Any, Any, Any], Any]
 WEIGHTINGS: dict[str, Weighting] = {
     "cls": lambda counted, number, total, positions: (
         counted * (number <= 1.0).astype("float32") + (total <= 0.0).astype("float32") * (positions <= 1.0).astype("float32")
-    ),  # if none counts, the first token, as in sentence-transformers
+    ),  # if no token counts, the first, as in sentence-transformers
     "mean": lambda counted, number, total, positions: counted,
     "mean_sqrt_len_tokens": lambda counted, number, total, positions: counted,
     "weightedmean": lambda counted, number, total, positions: counted * positions,
     "lasttoken": lambda counted, number, total, positions: counted * (total <= number).astype("float32"),
 }
-# In the order of sentence-transformers, which concatenates their vectors.
+# In the order in which sentence-transformers concatenates the vectors.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 class Pooling(Module):
-    """One vector per text from its token vectors: the first ("cls"), the last ("lasttoken"), the maximum of each feature
-    ("max"), or a mean; "weightedmean" weighs later tokens more, and "mean_sqrt_len_tokens" divides the sum by the square root
-    of their number. With several ``kinds`` the vectors are concatenated. Raises SettingError for an unknown kind or none."""
+    """Pool token vectors into one vector per sequence: the first ("cls"), the last ("lasttoken"), the maximum of each feature
+    ("max"), or a mean. "weightedmean" gives later tokens more weight. "mean_sqrt_len_tokens" divides the sum by the square root
+    of the token count. Several ``kinds`` are concatenated. Raises SettingError for an unknown kind or none."""
 
     def __init__(self, kinds: Sequence[str] = ("mean",)):
         for name in kinds or ("",):
@@ -41,8 +41,8 @@ class Pooling(Module):
         self.kinds = tuple(kinds)
 
     def forward(self, x: Tensor, is_token: Tensor, counted: Tensor) -> Tensor:
-        """x (batch, length, width) -> (batch, width * number of kinds). ``is_token`` and ``counted`` are the masks of
-        ``SentenceModel`` as 0 and 1."""
+        """Map x (batch, length, width) to (batch, width * number of kinds). ``is_token`` and ``counted`` are the masks of
+        ``SentenceModel``, as 0 and 1."""
         number, positions = tt.cumsum(counted, axis=1), tt.cumsum(is_token, axis=1)
         total = number[:, -1:]
         parts = []
@@ -57,7 +57,7 @@ class Pooling(Module):
 
 
 class Projection(Module):
-    """A linear layer on a text's vector, and an activation."""
+    """A linear layer on the pooled vector, and an activation."""
 
     FUNCTIONS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
         "Identity": lambda x: x,
@@ -76,20 +76,20 @@ class Projection(Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, width) -> (batch, new_width)."""
+        """Map (batch, width) to (batch, new_width)."""
         return self.FUNCTIONS[self.function](self.linear(x))
 
 
 class Normalize(Module):
-    """Division by the vector's length, so that products of vectors are cosines."""
+    """Scale vectors to unit length, so that dot products are cosines."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, width) -> the same shape."""
+        """Map (batch, width) to the same shape."""
         return x / tt.maximum(tt.sqrt((x * x).sum(-1, keepdims=True)), 1e-12)
 
 
 class SentenceModel(Module):
-    """An encoder, pooling, and more ``layers``, each a ``Projection`` or ``Normalize``.
+    """An encoder, a pooling layer, and optional ``layers``: each a ``Projection`` or ``Normalize``.
 
     >>> from tinyformer import Bert, BertConfig, SentenceModel
     >>> model = SentenceModel(Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64)))
@@ -108,10 +108,10 @@ class SentenceModel(Module):
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, counted: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
-        """Ids (batch, length) -> the vector of each text, (batch, width).
+        """Map ids (batch, length) to one vector per sequence, (batch, width).
 
-        ``mask`` (batch, length) is True for tokens and False for the padding after them (default: all tokens). ``counted`` is
-        True for the tokens to pool (default: all). ``segments`` are those of ``Bert``.
+        ``mask`` (batch, length) is True for tokens and False for trailing padding (default: all tokens). ``counted`` is True
+        for the tokens to pool (default: all). For ``segments``, see ``Bert``.
         """
         mask = tt.ones(ids.shape, dtype=bool) if mask is None else mask
         x = self.vectors(ids, mask, segments)
@@ -122,7 +122,7 @@ class SentenceModel(Module):
         return pooled
 
     def vectors(self, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return each token's vector, (batch, length, d_model). In a GPT no token attends to the padding after it."""
+        """Return one vector per token, (batch, length, d_model). In a GPT, no token attends to trailing padding."""
         if isinstance(self.encoder, Bert):
             return self.encoder(ids, segments, mask)
         return self.encoder.vectors(ids) if isinstance(self.encoder, GPT) else self.encoder(ids)

@@ -1,11 +1,11 @@
 """Recurrent translation: an encoder reads the source, and a decoder writes the target.
 
-- ``ContextVectorModel`` (Sutskever, Vinyals and Le 2014): the decoder starts from the encoder's last state, which must hold the
-  entire source.
-- ``AdditiveAttentionModel`` (Bahdanau, Cho and Bengio 2015): before each word the decoder takes a mean of the encoder's
-  outputs, weighted by how well each fits the decoder's state.
+- ``ContextVectorModel`` (Sutskever, Vinyals and Le 2014): the decoder starts from the encoder's final state. That state must
+  represent the entire source.
+- ``AdditiveAttentionModel`` (Bahdanau, Cho and Bengio 2015): before each word, the decoder averages the encoder's outputs,
+  weighted by how well each matches the decoder's state.
 
-Both have the same ``forward``, ``loss``, ``encode`` and ``step``. Inside, time is the first axis.
+Both implement ``forward``, ``loss``, ``encode`` and ``step``. Internally, time is the first axis.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The settings of a recurrent encoder-decoder. Raises SettingError for an invalid value."""
+    """Configuration of a recurrent encoder-decoder. Raises SettingError for an invalid value."""
 
     source_vocab_size: int
     target_vocab_size: int
@@ -55,7 +55,7 @@ class Seq2SeqConfig:
         check_shared_vocabulary(self)
 
     def num_parameters(self) -> int:
-        """Return the number of parameters, computed without building the model."""
+        """Return the number of parameters without building the model."""
         width, embedding, target = int(self.d_model), int(self.d_embedding), int(self.target_vocab_size)
         tables = (target if self.share_embeddings else target + int(self.source_vocab_size)) + target
         memory = 2 * width if self.attention else 0
@@ -66,29 +66,29 @@ class Seq2SeqConfig:
         return tables * embedding + layers + bridges + scores + (width + memory + embedding) * 2 * embedding + 2 * embedding
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token training keeps for the backward pass: each layer's gates and
-        states."""
+        """Return a lower bound on the values per token that training saves for the backward pass: the gates and states of each
+        layer."""
         return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
 
 
 class Maxout(Module):
-    """A linear layer with two values per output, of which the larger is the result (Goodfellow et al. 2013)."""
+    """A linear layer that computes two values per output and returns the larger one (Goodfellow et al. 2013)."""
 
     def __init__(self, in_features: int, out_features: int):
         self.linear = Linear(in_features, 2 * out_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
+        """Map (..., in_features) to (..., out_features)."""
         both = self.linear(x)
-        return tt.maximum(both[..., 0::2], both[..., 1::2])  # nine times as fast as a max over an axis of two
+        return tt.maximum(both[..., 0::2], both[..., 1::2])  # nine times faster than max over an axis of two
 
 
 class EncoderDecoder(Module):
-    """The base of both models: embeddings, output layer, loss, and decoding.
+    """Base class of both models: embeddings, output layer, loss and decoding.
 
-    The last layer before the logits is a maxout of the decoder's state, its last input word and, with attention, the context
-    (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory, or for the
-    ``config.attention`` of the other model.
+    Before the output layer, a maxout layer combines the decoder's state, its last input word and, with attention, the context
+    (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory or ``config.attention``
+    belongs to the other model.
     """
 
     def __init__(self, config: Seq2SeqConfig, context: int):
@@ -110,25 +110,25 @@ class EncoderDecoder(Module):
 
     @checked
     def encode(self, source: Tensor) -> State:
-        """Source ids (batch, length) -> the state from which the decoder starts."""
+        """Map source ids (batch, length) to the decoder's initial state."""
         raise TypeError(f"{type(self).__name__} has no encoder: use ContextVectorModel or AdditiveAttentionModel")
 
     def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the decoder's outputs for embedded target words (length, batch, d_embedding), with the context if there is
-        attention: (length, batch, d_model + context). Also return its state after the last word."""
+        """Return the decoder's outputs for embedded target words (length, batch, d_embedding), concatenated with the context if
+        there is attention: (length, batch, d_model + context). Also return the final state."""
         raise TypeError(f"{type(self).__name__} has no decoder: use ContextVectorModel or AdditiveAttentionModel")
 
     @checked
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token, (batch, target
-        length, target_vocab_size). Padding must follow the tokens, and has no effect."""
+        """Map ids (batch, source length) and (batch, target length) to logits for the token after each target token, (batch,
+        target length, target_vocab_size). Trailing padding has no effect."""
         check_batch(target, "target ids")
         features, _ = self._features(target, self.encode(source))
         return self._logits(features).swapaxes(0, 1)
 
     def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the logits after the last of the next target ids (batch, length), (batch, target_vocab_size), and the new
-        state. The first state is that of ``encode``. Raises ValueError without a state."""
+        """Read the next target ids (batch, length). Return the logits after the last, (batch, target_vocab_size), and the new
+        state. Start with the state from ``encode``. Raises ValueError without a state."""
         if state is None:
             raise ValueError("the decoder needs a state to start from: pass model.encode(source)")
         features, state = self._features(ids, state)
@@ -143,10 +143,10 @@ class EncoderDecoder(Module):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor:
-        """Return the cross-entropy of the predictions for ``target_outputs`` (batch, target length), except where they equal
-        ``ignore_index``.
+        """Return the cross-entropy loss for ``target_outputs`` (batch, target length). Positions equal to ``ignore_index`` do
+        not count.
 
-        In training the decoder reads each word of ``target_inputs`` with the probability ``teacher_forcing``, and its own best
+        In training, the decoder reads each word of ``target_inputs`` with probability ``teacher_forcing``, and its own best
         guess otherwise (Bengio et al. 2015).
         """
         check_batch(target_inputs, "target ids")
@@ -160,8 +160,8 @@ class EncoderDecoder(Module):
         )
 
     def _features(self, target: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the input of the output layer for target ids (batch, length), (length, batch, d_embedding), and the state
-        after the last of them."""
+        """Map target ids (batch, length) to the input of the output layer, (length, batch, d_embedding), and the final
+        state."""
         if target.ndim != 2 or len(target) != state.batch_size or not target.shape[1]:
             rows = f"({state.batch_size}, length)"
             raise ValueError(f"target ids must be {rows} with a length of at least 1, got {target.shape}")
@@ -170,7 +170,7 @@ class EncoderDecoder(Module):
         return self.dropout(self.readout(tt.concatenate([outputs, words], -1))), state
 
     def _features_of_guesses(self, target: Tensor, state: State) -> Tensor:
-        """Return ``_features`` with a decoder that reads some of its own guesses instead of the target."""
+        """Return ``_features``, but let the decoder read some of its own guesses instead of the target."""
         features, state = self._features(target[:, :1], state)
         steps = [features]
         for i in range(1, target.shape[1]):
@@ -186,8 +186,7 @@ class EncoderDecoder(Module):
         return tt.linear(features, self.output.weight)
 
     def _embedded(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of source ids (batch, length), (length, batch, d_embedding), and the number of tokens in each
-        row."""
+        """Return the embeddings (length, batch, d_embedding) of source ids (batch, length), and the length of each row."""
         check_batch(source, "source ids")
         lengths = (source != self.config.source_pad).sum(1)
         if self.config.reverse_source:
@@ -196,15 +195,15 @@ class EncoderDecoder(Module):
 
 
 def reversed_words(source: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the words of each row (batch, length). The end token, which is the last of ``lengths``, and the padding stay in
-    place."""
+    """Reverse the words of each row (batch, length). The end token, the last one within ``lengths``, and the padding do not
+    move."""
     position = tt.arange(source.shape[1])
     last = lengths[:, None] - 2
     return tt.take_along_axis(source, tt.where(position <= last, last - position, position), 1)
 
 
 class ContextVectorModel(EncoderDecoder):
-    """The encoder-decoder of Sutskever et al. (2014): only a state connects the encoder with the decoder."""
+    """The encoder-decoder of Sutskever et al. (2014), in which only a state connects encoder and decoder."""
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config, context=0)
@@ -214,7 +213,7 @@ class ContextVectorModel(EncoderDecoder):
 
     @checked
     def encode(self, source: Tensor) -> State:
-        """Source ids (batch, length) -> the encoder's last state, from which the decoder starts."""
+        """Map source ids (batch, length) to the encoder's final state, the decoder's initial state."""
         words, lengths = self._embedded(source)
         _, last = self.encoder(words, lengths=lengths)
         return State(kinds_of(last))
@@ -226,21 +225,21 @@ class ContextVectorModel(EncoderDecoder):
 
 @dataclass(frozen=True)
 class AttentionState(State):
-    """The decoder's state and its memory: the encoder's outputs (batch, source length, 2 * d_model), their keys (batch, source
-    length, d_model), and the mask of tokens (batch, source length)."""
+    """The decoder's state and memory: the encoder outputs (batch, source length, 2 * d_model), their keys (batch, source
+    length, d_model), and a mask of tokens (batch, source length)."""
 
     memory: Tensor
     keys: Tensor
     mask: Tensor
 
     def select(self, rows: Any) -> AttentionState:
-        """Return the state of these rows of the batch, in this order. A row may occur several times."""
+        """Return the state of these rows of the batch, in this order. A row may be repeated."""
         index = tt.tensor(rows)
         hidden = super().select(rows).hidden
         return AttentionState(hidden, self.memory[index], self.keys[index], self.mask[index])
 
     def detached(self) -> AttentionState:
-        """Return the same state, cut off from the backward pass, also to the encoder."""
+        """Return the state and the memory detached from the graph."""
         hidden = super().detached().hidden
         return AttentionState(hidden, self.memory.detach(), self.keys.detach(), self.mask)
 
@@ -255,9 +254,9 @@ class AdditiveAttention(RecordsAttention):
         self.score = Linear(width, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """Return the context (batch, memory_width): the mean of the memory (batch, length, memory_width), weighted by the
-        softmax of the scores of query (batch, query_width) and keys = self.key(memory) (batch, length, width), with a mask
-        (batch, length)."""
+        """Return the context (batch, memory_width), a weighted mean of memory (batch, length, memory_width). The weights are
+        the masked softmax of the scores of query (batch, query_width) and keys = self.key(memory) (batch, length, width). The
+        mask is (batch, length)."""
         scores = self.score(tt.tanh(keys + self.query(query)[:, None]))  # (batch, length, 1)
         weights = masked_softmax(scores.swapaxes(-1, -2), mask[:, None])  # (batch, 1, length)
         return (self.record(weights[:, None])[:, 0] @ memory)[:, 0]
@@ -265,8 +264,8 @@ class AdditiveAttention(RecordsAttention):
 
 class AdditiveAttentionModel(EncoderDecoder):
     """The encoder-decoder of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all its outputs.
-
-    The context is an input of the recurrence, beside the last word, and of the output layer.
+    The model of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all encoder outputs.
+        The context is an input of the recurrent cell, with the last word, and of the output layer.
     """
 
     def __init__(self, config: Seq2SeqConfig):
@@ -280,8 +279,8 @@ class AdditiveAttentionModel(EncoderDecoder):
 
     @checked
     def encode(self, source: Tensor) -> AttentionState:
-        """Source ids (batch, length) -> the encoder's outputs and the decoder's first state: a layer on the last state of the
-        backward direction, at the first word (section A.2.2)."""
+        """Map source ids (batch, length) to the encoder's outputs and the decoder's initial state. The state is computed from
+        the backward direction's final state, at the first word (section A.2.2)."""
         words, lengths = self._embedded(source)
         outputs, last = self.encoder(words, lengths=lengths)
         hidden = [tt.tanh(bridge(tensor[1::2])) for bridge, tensor in zip(self.bridges, kinds_of(last))]

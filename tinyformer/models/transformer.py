@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, and a decoder writes."""
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder and a decoder."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tinytensor.nn.weights import linear, linear_cross_entropy
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The settings of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for an invalid value.
+    """Configuration of an encoder-decoder. The defaults match the paper's base model. Raises SettingError for an invalid value.
 
-    ``scale_embeddings``, ``learn_padding`` and ``output_bias`` are for Marian's models: see ``TokenAndPosition`` and
+    ``scale_embeddings``, ``learn_padding`` and ``output_bias`` support Marian models. See ``TokenAndPosition`` and
     ``Transformer``.
 
-    With ``source_features`` the encoder reads vectors with that many values instead of ids (see ``Vectors``), and makes one
-    position of every ``source_stride`` of them. ``source_vocab_size`` must then be 0.
+    If ``source_features`` is set, the encoder reads vectors of that size instead of ids (see ``Vectors``), and reduces every
+    ``source_stride`` of them to one position. In that case, ``source_vocab_size`` must be 0.
     """
 
     source_vocab_size: int
@@ -65,12 +65,12 @@ class TransformerConfig:
         at_least(self, source_features=0, source_stride=1)
         self._check_source()
         at_least(self, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
-        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
+        _, d_head = self.block.head_sizes  # building ``block`` validates the BlockConfig settings
         check_positions(self, d_head)
         check_shared_vocabulary(self)
 
     def _check_source(self) -> None:
-        """Raise SettingError for source settings that do not fit the type of source, ids or vectors."""
+        """Raise SettingError if source settings do not match the source type (ids or vectors)."""
         if not self.source_features:
             at_least(self, source_vocab_size=1)
             check_padding(self.source_pad, self.source_vocab_size)
@@ -82,13 +82,13 @@ class TransformerConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The settings of each block: the model's settings of the same names."""
+        """Configuration of each block, copied from the settings of the same names."""
         return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
-        """Return the number of parameters, computed without building the model."""
+        """Return the number of parameters without building the model."""
         width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
-        if self.source_features:  # the matrix and the bias of the convolution
+        if self.source_features:  # weight matrix and bias of the convolution
             source = (2 * int(self.source_stride) - 1) * int(self.source_features) + 1
         tables = target if self.share_embeddings else source + target
         tables += 0 if self.tie_output else target
@@ -99,36 +99,35 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """Return a lower bound of how many values per token or vector, of the source or the target, training keeps for the
-        backward pass. Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the
-        decoder's."""
+        """Return a lower bound on the values that training saves for the backward pass, per source or target token (or vector).
+        Cross-attention saves keys and values for encoder tokens, and queries and results for decoder tokens."""
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min((encoder * block + decoder * 2 * width) // int(self.source_stride), decoder * (block + 3 * width))
 
 
 def check_shared_vocabulary(config: Any) -> None:
-    """Raise SettingError for ``share_embeddings`` with two vocabularies."""
+    """Raise SettingError if ``share_embeddings`` is set but the vocabularies differ."""
     if config.share_embeddings and config.source_vocab_size != config.target_vocab_size:
         sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
         raise SettingError(f"share_embeddings needs one vocabulary for both languages, got sizes {sizes}")
 
 
 def check_padding(source_pad: int, source_vocab_size: int) -> None:
-    """Raise SettingError unless the padding is a source id."""
+    """Raise SettingError unless the padding id is in the source vocabulary."""
     if not 0 <= source_pad < source_vocab_size:
         raise SettingError(f"source_pad must be a source id from 0 to {source_vocab_size - 1}, got {source_pad}")
 
 
 def check_batch(ids: Tensor, name: str) -> None:
-    """Raise ValueError unless the ids are (batch, length)."""
+    """Raise ValueError unless the ids have shape (batch, length)."""
     if ids.ndim != 2:
         raise ValueError(f"{name} must be (batch, length), got {ids.shape}: pass a single text as a batch of one, ids[None]")
 
 
 class TokenAndPosition(Module):
-    """Token embeddings times sqrt(d_model), plus positions (unless rotary), then dropout (sections 3.4, 3.5 and 5.4). Without
-    ``scale_embeddings`` the factor is 1."""
+    """Token embeddings times sqrt(d_model), plus positions (unless rotary), then dropout (sections 3.4, 3.5 and 5.4). If
+    ``scale_embeddings`` is False, the factor is 1."""
 
     def __init__(self, tokens: Embedding, config: TransformerConfig):
         self.tokens = tokens
@@ -138,12 +137,12 @@ class TokenAndPosition(Module):
 
     @checked
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Ids (batch, length) -> (batch, length, d_model). With a cache, the ids follow the tokens in it."""
+        """Map ids (batch, length) to vectors (batch, length, d_model). If a cache is passed, the ids follow its tokens."""
         return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
 
 
 class Stack(Module):
-    """A sequence of blocks. With ``norm_first`` a norm follows the last one."""
+    """A sequence of blocks, followed by a norm if ``norm_first``."""
 
     def __init__(
         self, config: BlockConfig, num_layers: int, cross_attention: bool = False, rotary: RotaryPositions | None = None
@@ -160,7 +159,7 @@ class Stack(Module):
         memory_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """(batch, length, d_model) -> the same shape. The arguments are those of ``Block``."""
+        """Map (batch, length, d_model) to the same shape. For the arguments, see ``Block``."""
         return self.normed(self.residual_stream(x, mask, is_causal, memory, memory_mask, cache))
 
     def residual_stream(
@@ -172,21 +171,21 @@ class Stack(Module):
         memory_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return ``forward`` without the norm after the last block."""
+        """Return the output of ``forward`` before the final norm."""
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
         return x
 
     def normed(self, x: Tensor) -> Tensor:
-        """Apply the norm after the last block, if there is one, to its output (..., d_model)."""
+        """Apply the final norm, if any, to the last block's output (..., d_model)."""
         return x if self.norm is None else self.norm(x)
 
 
 class Transformer(Module):
-    """Encoder, decoder and output layer. Train with ``forward``; translate with ``encode`` and ``decode``.
+    """An encoder, a decoder and an output layer. Train with ``forward``. Translate with ``encode`` and ``decode``.
 
-    With ``output_bias`` a fixed bias (target_vocab_size,) is added to the logits. Without ``learn_padding`` the embeddings of
-    ``source_pad`` get no gradient, not even where a decoder starts with it.
+    If ``output_bias`` is set, a fixed bias (target_vocab_size,) is added to the logits. If ``learn_padding`` is False, the
+    embeddings of ``source_pad`` get no gradient, even where it is the decoder's start token.
 
     Raises SettingError if the model does not fit in memory.
 
@@ -222,7 +221,7 @@ class Transformer(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Initialise linear layers with Xavier. Embeddings get variance 1 / d_model, which scaling by sqrt(d_model) makes 1."""
+        """Xavier-initialize linear layers. Embeddings get variance 1 / d_model, which scaling by sqrt(d_model) turns into 1."""
         if isinstance(module, Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, Linear):
@@ -232,18 +231,18 @@ class Transformer(Module):
 
     @checked
     def forward(self, source: Tensor | Vectors, target: Tensor) -> Tensor:
-        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token, (batch, target
-        length, target_vocab_size). Padding must follow the tokens; no token attends to it. With ``source_features`` the source
-        is ``Vectors``."""
+        """Map ids (batch, source length) and (batch, target length) to logits for the token after each target token, (batch,
+        target length, target_vocab_size). Padding must be trailing, and no token attends to it. If ``source_features`` is set,
+        the source is ``Vectors``."""
         memory, memory_mask = self.encode(source)
         return self.decode(target, memory, memory_mask)
 
     @checked
     def encode(self, source: Tensor | Vectors, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask (batch, 1, 1,
-        length). For vectors, the length is that after the stride.
+        """Map source ids (batch, length) or vectors to the memory (batch, length, d_model) and its padding mask (batch, 1, 1,
+        length). For vectors, length is the length after striding.
 
-        A boolean ``mask`` (batch, length), True for the ids to attend to, replaces the padding mask.
+        A boolean ``mask`` (batch, length) replaces the padding mask. True marks ids to attend to.
         """
         check_vectors(source, self.config.source_features)
         if isinstance(source, Vectors):
@@ -256,16 +255,16 @@ class Transformer(Module):
         return self.encoder(x, mask), mask
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """Target ids (batch, length) -> logits for the token after each, (batch, length, target_vocab_size).
+        """Map target ids (batch, length) to logits for the token after each, (batch, length, target_vocab_size).
 
-        With a ``cache``, the target holds only new tokens. Padding at its end needs no mask, since no token attends to later
-        ones.
+        If a ``cache`` is passed, the target holds only new tokens. Trailing padding needs no mask, since no token attends to
+        later tokens.
         """
         return self.logits_of(self._residual_stream(target, memory, memory_mask, cache))
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Return the logits (..., target_vocab_size) that the decoder's final norm, if any, and the output layer compute from a
-        residual stream x (..., d_model) of the decoder. For an earlier block's stream, see ``GPT.logits_of``."""
+        """Return the logits (..., target_vocab_size) for a decoder residual stream x (..., d_model). Applies the final norm, if
+        any, and the output layer. For an earlier block's stream, see ``GPT.logits_of``."""
         return linear(self.decoder.normed(x), self.output_weight(), self.output_bias)
 
     def loss(
@@ -277,8 +276,8 @@ class Transformer(Module):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor:
-        """Return the cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length), except where they
-        equal ``ignore_index``. Without ``output_bias`` the logits are computed in chunks to save memory."""
+        """Return the cross-entropy loss for ``target_outputs`` (batch, target length). Positions equal to ``ignore_index`` do
+        not count. Unless ``output_bias`` is set, logits are computed in chunks to save memory."""
         if self.output_bias is not None:
             logits = self.forward(source, target_inputs)
             return tt.cross_entropy(logits, target_outputs, ignore_index, label_smoothing, reduction)
@@ -286,18 +285,18 @@ class Transformer(Module):
         return linear_cross_entropy(features, self.output_weight(), target_outputs, ignore_index, label_smoothing, reduction)
 
     def _residual_stream(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the output of the decoder's last block: (batch, target length, d_model)."""
+        """Return the output of the decoder's last block, (batch, target length, d_model)."""
         check_batch(target, "target ids")
         x = self.target_embedding(target, cache)
         return self.decoder.residual_stream(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def output_weight(self) -> Tensor:
-        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the output layer's weight (vocab_size, d_model). It may be tied to the token embedding."""
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:
-        """Return an empty cache for up to ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises
-        SettingError if it does not fit in memory."""
+        """Return an empty cache for ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises SettingError if
+        it does not fit in memory."""
         numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
         check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
         return Cache(self.config.decoder_layers, capacity, memory_length)
@@ -308,20 +307,20 @@ class Transformer(Module):
 
 @checked
 def length_mask(lengths: Tensor, count: int) -> Tensor:
-    """Return a mask (batch, count), True before each of the lengths (batch,)."""
+    """Return a mask (batch, count) that is True before each of the lengths (batch,)."""
     return tt.arange(count) < lengths.reshape(-1, 1)
 
 
 class StridedConvolution(Module):
-    """A convolution over time with windows centred on every ``stride``-th frame, each ending one frame before the next centre.
-    With a stride of 1 it is a linear layer. Frames outside the sequence count as zeros."""
+    """A convolution over time. Windows are centered on every ``stride``-th frame, and each ends one frame before the next
+    center. If the stride is 1, it is a linear layer. Frames outside the sequence count as zeros."""
 
     def __init__(self, features: int, width: int, stride: int):
         self.stride = stride
         self.projection = Linear((2 * stride - 1) * features, width)
 
     def forward(self, source: Vectors) -> Vectors:
-        """Vectors (batch, frames, features) -> (batch, frames / stride, width), rounded up, as are the lengths."""
+        """Map vectors (batch, frames, features) to (batch, frames / stride, width). Frame counts and lengths are rounded up."""
         values, lengths = source
         batch, frames, features = values.shape
         count, reach = -(-frames // self.stride), self.stride - 1
@@ -333,7 +332,7 @@ class StridedConvolution(Module):
 
 
 class VectorAndPosition(Module):
-    """Vectors through a ``StridedConvolution``, plus positions, then dropout: the counterpart of ``TokenAndPosition``."""
+    """A ``StridedConvolution`` of vectors, plus positions, then dropout: the counterpart of ``TokenAndPosition``."""
 
     def __init__(self, config: TransformerConfig):
         self.convolution = StridedConvolution(config.source_features, config.d_model, config.source_stride)
@@ -341,6 +340,6 @@ class VectorAndPosition(Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: Vectors) -> Vectors:
-        """Vectors (batch, frames, source_features) -> (batch, frames / source_stride, d_model)."""
+        """Map vectors (batch, frames, source_features) to (batch, frames / source_stride, d_model)."""
         x, lengths = self.convolution(source)
         return Vectors(self.dropout(add_positions(x, self.positions)), lengths)

@@ -1,7 +1,7 @@
-"""Pictures of runs. All but ``attention_html`` need matplotlib: pip install matplotlib.
+"""Plots of runs. All except ``attention_html`` need matplotlib: pip install matplotlib.
 
-``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors; ``drawing`` has the shared parts.
-This package imports common/ and audio/.
+``curves`` plots losses, ``attention`` and ``attention_html`` attention weights, and ``words`` word vectors. ``drawing`` holds
+shared code. This package imports common/ and audio/.
 """
 
 import typing

@@ -1,4 +1,4 @@
-"""Maps of attention weights: the tokens, or the parts of a sound, that each token attends to."""
+"""Plots of attention weights: which tokens or sounds each token attends to."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tinytensor import Tensor
 if TYPE_CHECKING:
     from tinyformer.training.translation import Attended
 
-LETTERS = 6 / 72  # the font size of a token, in inches
-CELL = 0.11  # the space for a token on an axis, in inches
-WIDEST = 12  # the widest label of a token, in ems
-WIDEST_TITLE = 30  # the widest title of a panel, in ems
-LONGEST_NAME = 24  # the most letters of a network's name in a title, which also has the layer
+LETTERS = 6 / 72  # font size of a token, in inches
+CELL = 0.11  # space per token on an axis, in inches
+WIDEST = 12  # maximum width of a token label, in ems
+WIDEST_TITLE = 30  # maximum width of a panel title, in ems
+LONGEST_NAME = 24  # maximum letters of a network's name in a title, which also names the layer
 RESOLUTION = 110  # pixels per inch
 MOST_PIXELS = 6000  # on each side of a page
 MOST_LABELS = 3000  # of keys on a page; each takes about a millisecond
-FEWEST_LABELS = 8  # that MOST_LABELS may leave on an axis
+FEWEST_LABELS = 8  # minimum that MOST_LABELS leaves on an axis
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A picture of attention weights (queries, keys) with a title."""
+    """A plot of attention weights (queries, keys) with a title."""
 
     title: str
     weights: Any
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Panels side by side that share queries and keys: a name for each, such as "keys: source", and the tokens."""
+    """Side-by-side panels with the same queries and keys: a name for each axis, such as "keys: source", and the tokens."""
 
     panels: Sequence[Panel]
     queries: tuple[str, Sequence[str]]
@@ -49,10 +49,10 @@ class Group:
 def attention_means(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str], path: str | Path
 ) -> Path:
-    """Draw the mean attention weights over the heads of each layer to a PNG, and return its path.
+    """Plot each layer's attention weights, averaged over heads, to a PNG. Return its path.
 
-    The picture has a row for each type of attention and a column for each layer. The arguments are those of ``attention_maps``.
-    Raises ImportError without matplotlib.
+    The plot has one row per type of attention and one column per layer. For the arguments, see ``attention_maps``. Raises
+    ImportError without matplotlib.
     """
     layers: dict[str, list[str]] = {}  # the layers of each type of attention
     for name in maps:
@@ -67,12 +67,12 @@ def attention_means(
 def attention_maps(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str], path: str | Path
 ) -> Path:
-    """Draw the attention weights of each head to a PNG, and return its path.
+    """Plot the attention weights of each head to a PNG. Return its path.
 
-    The picture has a row for each layer and a column for each head. ``maps`` holds the weights (heads, queries, keys) by the
-    layer's name. Queries are on the vertical axis, keys on the horizontal one. In an encoder layer both are source tokens, in a
-    decoder layer target tokens; in cross-attention the queries are target tokens and the keys source tokens. Long tokens are
-    cut; of many tokens, only some have labels. Raises ImportError without matplotlib.
+    The plot has one row per layer and one column per head. ``maps`` maps layer names to weights (heads, queries, keys). Queries
+    are on the vertical axis, keys on the horizontal axis. Both are source tokens in an encoder layer and target tokens in a
+    decoder layer. In cross-attention, queries are target tokens and keys source tokens. Long tokens are truncated. If there are
+    many, only some have labels. Raises ImportError without matplotlib.
     """
     rows = [
         [
@@ -87,11 +87,10 @@ def attention_maps(
 
 
 def alignments(attended: Mapping[str, Attended], note: str, path: str | Path) -> Path:
-    """Draw the attention of networks translating a sentence, side by side, to a PNG, and return its path.
+    """Plot the attention of networks translating a sentence, side by side, to a PNG. Return its path.
 
-    ``attended`` holds it by the name of each network. Each panel is a decoder layer: the mean over the heads of its attention
-    to the source (across) for each token written (down). ``note`` is part of the heading. Raises ImportError without
-    matplotlib.
+    ``attended`` maps network names to their attention. Each panel is a decoder layer: its attention to the source (across) for
+    each generated token (down), averaged over heads. ``note`` is part of the heading. Raises ImportError without matplotlib.
     """
     groups = []
     for name, one in attended.items():
@@ -106,7 +105,7 @@ def alignments(attended: Mapping[str, Attended], note: str, path: str | Path) ->
 
 
 def _mean(weights: Tensor) -> Any:
-    """Return the mean over the heads of weights (heads, queries, keys), a NumPy array."""
+    """Average weights (heads, queries, keys) over heads. Return a NumPy array."""
     return weights.mean(axis=0).numpy()
 
 
@@ -125,10 +124,9 @@ HOW_TO_READ = (
 
 
 def _draw_page(rows: Sequence[Sequence[Group]], heading: str, longest: float, path: str | Path, zoom: float = 1.0) -> Path:
-    """Draw rows of panels below a heading. No side of a panel is longer than ``longest`` inches, before ``zoom`` enlarges the
-    page.
+    """Draw rows of panels below a heading. No panel side exceeds ``longest`` inches before ``zoom`` enlarges the page.
 
-    The positions of the panels are computed here: matplotlib's layout would draw all labels several times.
+    Panel positions are computed here, since matplotlib's layout would draw all labels several times.
     """
     from matplotlib.figure import Figure
 
@@ -142,11 +140,11 @@ def _draw_page(rows: Sequence[Sequence[Group]], heading: str, longest: float, pa
 
     placed = [[(group.panels, axis(group.queries), axis(group.keys)) for group in row] for row in rows]
     heights = [max(0.35 + queries.side + keys.room for _, queries, keys in row) for row in placed]
-    room = max(queries.room for row in placed for _, queries, _ in row)  # for the labels of the queries, left of a group
+    room = max(queries.room for row in placed for _, queries, _ in row)  # for the query labels, left of a group
     titles = [LETTERS * lettering.width(lettering.line(p.title, WIDEST_TITLE)) for group in groups for p in group.panels]
     step = max(*titles, *(keys.side for row in placed for _, _, keys in row)) + 0.15  # between the left sides of panels
     width = max(0.1 + max(sum(room + len(group.panels) * step for group in row) for row in rows), 4.0)
-    letters = min(int((width - 0.2) / (0.55 * 7 / 72)), LONGEST)  # of a line
+    letters = min(int((width - 0.2) / (0.55 * 7 / 72)), LONGEST)  # per line
     lines = [lettering.line(line, math.inf) for line in textwrap.wrap(heading, letters)]
     height = 0.2 + 0.13 * len(lines) + sum(heights)
     figure = Figure(figsize=(width, height))
@@ -166,7 +164,7 @@ def _draw_page(rows: Sequence[Sequence[Group]], heading: str, longest: float, pa
 
 
 class _Axis:
-    """An axis of a panel: its length and the room for its labels in inches, and the tokens with labels."""
+    """An axis of a panel: its length and the label space in inches, and the labeled tokens."""
 
     def __init__(self, lettering: Lettering, name: str, tokens: Sequence[str], longest: float, limit: int):
         self.side = min(max(CELL * len(tokens), 1.5), longest)
@@ -178,7 +176,7 @@ class _Axis:
 
 
 def _draw_panel(axes: Any, panel: Panel, lettering: Lettering, queries: _Axis | None, keys: _Axis) -> None:
-    """Draw a panel's weights. Only the first panel of a group has ``queries``, the labels of the vertical axis."""
+    """Draw a panel's weights. Only the first panel of a group has ``queries``, the vertical axis labels."""
     small: dict[str, Any] = {"fontsize": 6, "fontfamily": lettering.families, "parse_math": False}  # $ is a token, not math
     axes.imshow(panel.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.tick_params(length=2, pad=1)
@@ -195,7 +193,7 @@ def _draw_panel(axes: Any, panel: Panel, lettering: Lettering, queries: _Axis | 
 # ---------------------------------------------------------------------------------------------------------------------- sounds
 
 
-LABELLED = 8  # the most frequencies with labels
+LABELLED = 8  # maximum number of labeled frequencies
 
 
 def listening(
@@ -207,11 +205,11 @@ def listening(
     title: str,
     path: str | Path,
 ) -> Path:
-    """Draw log-mel vectors (frames, mels), and below them each decoder layer's attention to the sound, to a PNG. Return its
+    """Plot log-mel vectors (frames, mels) and, below them, each decoder layer's attention to the sound, to a PNG. Return its
     path.
 
-    ``weights`` holds (heads, tokens, positions) for each layer; their mean over the heads is drawn. A position is ``stride``
-    frames wide. ``written`` holds the tokens written, one per row. All panels share the time axis. Raises ImportError without
+    ``weights`` holds (heads, tokens, positions) per layer; the plot shows the mean over heads. A position is ``stride`` frames
+    wide. ``written`` holds the generated tokens, one per row. All panels share the time axis. Raises ImportError without
     matplotlib.
     """
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Maps of attention weights as HTML that shows a row's numbers on hover, without scripts or matplotlib."""
+"""Attention weights as HTML that shows a row's values on hover, without scripts or matplotlib."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinytensor.common.wording import counted
 from tinytensor.device.disk import make_folder, write_text
 
 MOST_TOKENS = 40  # on each side of a map
-MOST_CELLS = 20_000  # in all maps; each takes about 100 characters of HTML
+MOST_CELLS = 20_000  # over all maps; each takes about 100 characters of HTML
 LONGEST_TOKEN = 16  # letters of a label
-UPRIGHT = 2  # letters that fit above a key's column; longer labels are turned
+UPRIGHT = 2  # letters that fit above a key's column; longer labels are rotated
 
 STYLE = """<style>
 .tf-attention { --line: rgba(128,128,128,.25); font-family: sans-serif; font-size: 12px; }
@@ -47,7 +47,7 @@ HOW_TO_READ = (
 
 
 class AttentionHTML:
-    """Maps of attention weights. A notebook shows them, and ``save`` writes them to a page."""
+    """Attention maps. A notebook displays them, and ``save`` writes them to a page."""
 
     def __init__(self, html: str):
         self._html = html
@@ -59,7 +59,7 @@ class AttentionHTML:
         return self._html
 
     def save(self, path: str | Path) -> Path:
-        """Write a page that needs no other file, and return its path. Raises ValueError unless it ends in .html."""
+        """Write a self-contained page and return its path. Raises ValueError unless the path ends in .html."""
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"the path of attention maps must end in .html, got {path.suffix or path.name!r}")
@@ -76,10 +76,10 @@ class AttentionHTML:
 def attention_html(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str] = ()
 ) -> AttentionHTML:
-    """Return attention weights as static HTML: for each layer the mean over its heads, and each head, collapsed.
+    """Return attention weights as static HTML: each layer's mean over heads, and each head, collapsed.
 
-    ``maps`` holds the weights (heads, queries, keys) by the layer's name, which decides the tokens of its queries and keys, as
-    in ``attention_maps``. Only the first of many tokens and maps are shown, and the page says so. Raises ValueError if the
+    ``maps`` maps layer names to weights (heads, queries, keys). The name determines the tokens of queries and keys, as in
+    ``attention_maps``. If there are many tokens or maps, the page shows only the first, with a note. Raises ValueError if the
     tokens do not match the weights' shape, and TypeError if they are not strings.
     """
     for token in (*source_tokens, *target_tokens):
@@ -106,7 +106,7 @@ def attention_html(
 
 
 def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_open: bool) -> str:
-    """Return a layer's mean, with its heads below; both can be collapsed."""
+    """Return a layer's mean and its heads, as collapsible HTML."""
     heads = drawn[1:]
     if len(heads) < num_heads:
         notes.append(f"left out {num_heads - len(heads)} of {counted(num_heads, 'head')}: the page is full. Pass fewer layers.")
@@ -123,13 +123,13 @@ def _cut(tokens: Sequence[str], name: str) -> list[str]:
 
 
 def _other_sums(heads: Any) -> list[str]:
-    """Return a note if some rows do not sum to 1: a fully masked one, for instance, is all 0."""
+    """Return a note if some rows do not sum to 1. For example, a fully masked row is all 0."""
     wrong = ~(abs(heads.sum(axis=-1) - 1) < 0.01)  # also true for NaN
     return [f"{wrong.sum():,} of {counted(wrong.size, 'row')} without a sum of 1"] if wrong.any() else []
 
 
 def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) -> str:
-    """Return a table with a colored cell for each weight (queries, keys)."""
+    """Return an HTML table with a colored cell for each weight (queries, keys)."""
     columns = [_label(token) for token in keys[:MOST_TOKENS]]
     head = "".join(f'<th scope="col"><span>{label}</span></th>' for label in columns)
     rows = []
@@ -149,7 +149,7 @@ def _cell(query: str, key: str, weight: float) -> str:
 
 
 def _label(token: str) -> str:
-    """Return a token as HTML text, with visible spaces and control characters; a long token is cut."""
+    """Return a token as HTML text, truncated, with visible spaces and control characters."""
     text = "".join(map(_visible, token[: 4 * LONGEST_TOKEN]))
     if text and unicodedata.category(text[0]).startswith("M"):
         text = CIRCLE + text

@@ -1,4 +1,4 @@
-"""Curves: the losses of a run, and the scores of several models."""
+"""Plots of a run's losses and of model scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
-    """Return a sentence on why the training loss may be above the validation loss, or "" if there is no reason."""
+    """Return a sentence that explains why the training loss may exceed the validation loss, or "" if there is no reason."""
     reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
     if not reasons:
         return ""
@@ -25,9 +25,9 @@ def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
 
 
 def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
-    """Draw the training and validation losses of a log's rows to a PNG at ``path``.
+    """Plot the training and validation losses in log rows to a PNG at ``path``.
 
-    ``note`` is printed below in small letters. Raises ImportError without matplotlib.
+    ``note`` is printed below in small type. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
@@ -57,12 +57,12 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
 
 COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569", "#0891b2")
 MARKERS = "osD^vPXh"  # one more than colors, so that each color gets all markers
-DASHES = ("-", "--", ":")  # so that overlapping lines can be told apart
+DASHES = ("-", "--", ":")  # tell overlapping lines apart
 
 
 def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
-    """Draw the scores of translations by source length, a line per run, to a PNG, and return its path. Raises ImportError
-    without matplotlib."""
+    """Plot translation scores by source length, one line per run, to a PNG. Return its path. Raises ImportError without
+    matplotlib."""
     from matplotlib.figure import Figure
 
     lettering = Lettering(table.scores)
@@ -84,12 +84,12 @@ def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
     words = {"family": lettering.families}
     legend = figure.legend(list(names), list(names.values()), loc="outside right upper", frameon=False, prop=words)
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a $ in a folder's name is not math
+        text.set_parse_math(False)  # a $ in a folder name is not math
     return save(figure, path, 120)
 
 
 def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: float, path: str | Path) -> None:
-    """Draw how often each model recalls a token by its distance to a PNG at ``path``. Guessing is a dashed line.
+    """Plot each model's recall accuracy by token distance to a PNG at ``path``. A dashed line marks chance level.
 
     ``accuracies`` maps a model's name to fractions by distance in steps. Raises ImportError without matplotlib.
     """
@@ -99,7 +99,7 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
     axes = figure.add_subplot()
     for i, (name, fractions) in enumerate(accuracies.items()):
         percent = [100 * fraction for fraction in fractions.values()]
-        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)  # falling, so that equal lines are all visible
+        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)  # decreasing, so that equal lines all stay visible
         look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linewidth": width, "markersize": 3 + width}
         axes.plot(list(fractions), percent, marker="o", label=name, **look)
     axes.axhline(100 * chance, color="black", linewidth=1, linestyle="--", label="guessing")
@@ -117,8 +117,7 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
 
 
 def loss_by_order(losses: Mapping[int, float], path: str | Path, title: str) -> Path:
-    """Draw the validation loss of Markov models by order to a PNG, and return its path. Raises ImportError without
-    matplotlib."""
+    """Plot the validation loss of Markov models by order to a PNG. Return its path. Raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     lettering = Lettering([title])
@@ -128,7 +127,7 @@ def loss_by_order(losses: Mapping[int, float], path: str | Path, title: str) -> 
     for order, loss in losses.items():
         axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8)
     axes.set_xticks(list(losses))
-    axes.margins(x=0.07, y=0.12)  # room for the last number
+    axes.margins(x=0.07, y=0.12)  # room for the last value
     axes.set_xlabel("characters of context")
     axes.set_ylabel("validation loss (nats a character)")
     axes.set_title(lettering.line(title, 40), fontfamily=lettering.families, parse_math=False)

@@ -1,4 +1,4 @@
-"""Shared parts of pictures: drawing if matplotlib is installed, writing a file, and text.
+"""Shared plotting code: draw if matplotlib is installed, save files, and fit text.
 
 A character that no font can draw becomes an escape such as U+4E2D.
 """
@@ -17,7 +17,7 @@ from tinytensor.device.disk import atomic_write, make_folder
 
 @contextmanager
 def if_possible() -> Iterator[None]:
-    """A context for drawing. Without matplotlib, it prints a line and draws nothing."""
+    """Context manager for drawing. Without matplotlib, it prints a line and skips drawing."""
     try:
         yield
     except ImportError:
@@ -25,7 +25,7 @@ def if_possible() -> Iterator[None]:
 
 
 def save(figure: Any, path: str | Path, dpi: float) -> Path:
-    """Write a matplotlib figure to a PNG, and return its path. An existing file stays until the new one is complete."""
+    """Save a matplotlib figure as PNG and return its path. An existing file is replaced only once the new one is complete."""
     path = Path(path)
     make_folder(path.parent)
     with atomic_write(path) as file, fonts_of_any_weight():
@@ -36,22 +36,22 @@ def save(figure: Any, path: str | Path, dpi: float) -> Path:
 # ------------------------------------------------------------------------------------------------------------------------ text
 
 
-LONGEST = 120  # the most characters of a text
-NARROWEST = 0.25  # the least width of a character, in ems, so that even marks without a width are cut
+LONGEST = 120  # maximum characters of a text
+NARROWEST = 0.25  # minimum width of a character, in ems, so that even zero-width marks are truncated
 SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # a mark without a letter is drawn on the CIRCLE
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-# Unicode's categories of characters without a glyph: controls, formats, surrogates, separators, and private ones, whose glyphs
-# differ between fonts.
+# Unicode categories of characters without a glyph: controls, formats, surrogates, separators, and private-use characters, whose
+# glyphs differ between fonts.
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
 PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # for escapes in any label
-BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # these fonts draw a box for every character
+BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # fonts that draw a box for every character
 
 
 class Lettering:
-    """The fonts of one picture, and its texts as they can draw them.
+    """The fonts of a figure, and its texts as they can draw them.
 
-    ``texts`` are all texts to draw. ``families`` are the names of matplotlib's font and of the system's fonts with the
-    characters it lacks. Raises ImportError without matplotlib.
+    ``texts`` are all texts to draw. ``families`` are the names of matplotlib's font and of system fonts for characters it
+    lacks. Raises ImportError without matplotlib.
     """
 
     def __init__(self, texts: Iterable[str]):
@@ -62,7 +62,7 @@ class Lettering:
         properties = FontProperties()
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
-        self._font = dict.fromkeys(self._widths, 0)  # the index of each character's font
+        self._font = dict.fromkeys(self._widths, 0)  # font index per character
         for face in _regular_faces():
             missing = characters - self._widths.keys()
             if not missing:
@@ -74,21 +74,21 @@ class Lettering:
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
-        """Return a token's label with visible spaces and control characters, cut after ``widest`` ems with an ellipsis."""
+        """Return a token's label with visible spaces and control characters, truncated at ``widest`` ems."""
         if text[:1] in self._widths and unicodedata.category(text[0]).startswith("M"):
             text = CIRCLE + text
         return self._fitted(text.replace(" ", SPACE), widest) or "(empty)"
 
     def line(self, text: str, widest: float) -> str:
-        """Return a text as one line, cut after ``widest`` ems with an ellipsis."""
+        """Return a text as one line, truncated at ``widest`` ems with an ellipsis."""
         return self._fitted(" ".join(text.split()), widest)
 
     def width(self, shown: str) -> float:
-        """Return the width of a label in ems. Each character counts at least NARROWEST."""
+        """Return a label's width in ems. Each character counts at least NARROWEST."""
         return sum(max(self._widths[c], NARROWEST) for c in shown)
 
     def _fitted(self, text: str, widest: float) -> str:
-        """Return as much of the text's beginning as fits, with spaces around escapes."""
+        """Return as much of the text as fits, with spaces around escapes."""
         shown, width, after_escape = "", 0.0, False
         for part in self._parts(text[:LONGEST]):
             escape = len(part) > 1
@@ -101,7 +101,7 @@ class Lettering:
         return shown + ELLIPSIS * (len(text) > LONGEST)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """Yield each character as it is drawn: itself or an escape."""
+        """Yield each character as drawn: itself or an escape."""
         base = ""
         for c in text:
             mark = unicodedata.category(c).startswith("M")
@@ -115,7 +115,7 @@ class Lettering:
 
 @contextmanager
 def fonts_of_any_weight() -> Iterator[None]:
-    """A context in which matplotlib does not log that a font's weight differs from the one requested."""
+    """Context manager in which matplotlib does not log that a font's weight differs from the requested one."""
 
     def is_logged(record: logging.LogRecord) -> bool:
         return "find font weight" not in record.getMessage()
@@ -139,7 +139,7 @@ def _regular_faces() -> list[Any]:
 
 
 def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:
-    """Return the widths in ems of the characters that a font draws, without those that have no ink."""
+    """Return the widths in ems of the characters that a font draws, except characters without ink."""
     from matplotlib.ft2font import FT2Font
 
     face = getattr(path, "face_index", 0) if face is None else face  # older matplotlib: the first face in a file

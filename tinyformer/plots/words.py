@@ -1,4 +1,4 @@
-"""A map of words: points with labels that nothing covers."""
+"""A map of words: points with labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tinyformer.plots.drawing import Lettering, save
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-LETTERS = 9 / 72  # the font size of a label, in inches
+LETTERS = 9 / 72  # font size of a label, in inches
 HEIGHT = 1.3 * LETTERS  # of a label
-WIDEST = 16  # the widest label, in ems
-POINT = 0.035  # the radius of a point, in inches
-SIZES = (7.0, 9.0, 12.0, 16.0)  # of a map, in inches: the first with room for all labels is used
+WIDEST = 16  # maximum label width, in ems
+POINT = 0.035  # radius of a point, in inches
+SIZES = (7.0, 9.0, 12.0, 16.0)  # of a map, in inches; uses the first that fits all labels
 MARGIN = 0.5  # around the outermost points, in inches
-FARTHEST = 0.9  # the largest distance of a label from its point, in inches
+FARTHEST = 0.9  # maximum distance of a label from its point, in inches
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in inches
 
 
 def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequence[str]], note: str, path: str | Path) -> Path:
-    """Draw words as points of a plane to a PNG, and return its path.
+    """Plot words as points in a plane to a PNG. Return its path.
 
-    ``points`` holds the two coordinates of each word, ``groups`` the words by the name of their group, which has its own color.
-    A line joins a label to a distant point. If even the largest map has no room for all labels, the last ones are left out, and
-    the heading, which begins with ``note``, says how many. Raises ImportError without matplotlib.
+    ``points`` maps words to two coordinates, and ``groups`` group names to words. Each group has its own color. A line connects
+    a label to a distant point. If even the largest map cannot fit all labels, the last ones are omitted, and the heading (which
+    starts with ``note``) states their number. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
@@ -72,7 +72,7 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
 
 
 def _in_inches(points: Sequence[Sequence[float]], side: float) -> list[tuple[float, float]]:
-    """Scale the points to a square map of this side, with equal scales on both axes, so that distances compare."""
+    """Scale the points to a square map of this side, with equal axis scales, so that distances are comparable."""
     coordinates = host.array(points, dtype=host.float64)
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     scale = (side - 2 * MARGIN) / (float((high - low).max()) or 1.0)
@@ -80,7 +80,7 @@ def _in_inches(points: Sequence[Sequence[float]], side: float) -> list[tuple[flo
 
 
 def _boxes(points: Sequence[tuple[float, float]], widths: Sequence[float], side: float) -> list[Box | None]:
-    """Return the box of each label, the nearest to its point that covers nothing, or None if there is none."""
+    """Return each label's box, the free one nearest to its point, or None if there is none."""
     taken: list[Box] = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in points]
     boxes: list[Box | None] = []
     for point, width in zip(points, widths):
@@ -98,7 +98,7 @@ def _candidates(point: tuple[float, float], width: float) -> Any:
     for distance in host.arange(POINT + 0.02, FARTHEST, 0.06):
         for angle in host.arange(16) * (math.pi / 8):
             dx, dy = math.cos(angle), math.sin(angle)
-            # The box touches a circle around the point, so its center is off by half its size along the angle.
+            # The box touches a circle around the point. Its center is offset by half its size along the angle.
             center = x + dx * (distance + width / 2), y + dy * (distance + HEIGHT / 2)
             yield center[0] - width / 2, center[1] - HEIGHT / 2, center[0] + width / 2, center[1] + HEIGHT / 2
 

@@ -1,4 +1,4 @@
-"""adapter_config.json, PEFT's description of a LoRA adapter: reading and writing."""
+"""Read and write adapter_config.json, PEFT's description of a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tinyformer.pretrained.folders import ADAPTER
 from tinytensor.nn.lora import Addition
 
 WEIGHTS = "adapter_model.safetensors"
-# Settings that are read here or only document the training. Any other makes an adapter more than low-rank products.
+# Settings that are read here or only document the training. Any other setting changes more than low-rank products.
 _KNOWN = {
     "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "revision", "task_type",
@@ -26,8 +26,8 @@ _KNOWN = {
     "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
     "runtime_config",
 }  # fmt: skip
-_CHANGE_THE_BASE = re.compile(r"(pissa|olora|corda|lora_ga|loftq).*")  # initializations that change the base's weights
-_MOST_LETTERS, _SECONDS = 2000, 1.0  # limits of a regular expression: its length and time
+_CHANGE_THE_BASE = re.compile(r"(pissa|olora|corda|lora_ga|loftq).*")  # initializations that change the base weights
+_MOST_LETTERS, _SECONDS = 2000, 1.0  # limits of a regular expression: length and time
 _SECONDS_OF_ALL = 10.0
 REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)), then load FOLDER with from_pretrained"
 
@@ -83,19 +83,18 @@ class AdapterSettings:
         return self._of(path, self._alphas, self.alpha)
 
     def is_saved(self, name: str) -> bool:
-        """Return True if a tensor belongs to a layer that was trained in full. Like PEFT, compare the ends of names as
-        strings."""
+        """Return True if a tensor belongs to a fully trained layer. Like PEFT, compare name endings as strings."""
         above = list(accumulate(name.split(".")[:-1], lambda path, word: f"{path}.{word}"))
         return any(path.endswith(saved) for path in above for saved in self._saved)
 
     def targets(self, paths: Collection[str], outputs: Collection[str]) -> list[str]:
-        """Return the layers among these ``paths`` that must have an adapter; none if the settings name none. "all-linear"
-        excludes ``outputs``, the output layers."""
+        """Return the layers among ``paths`` that must have an adapter, or none if the settings list none. "all-linear" excludes
+        the output layers (``outputs``)."""
         if self._targets == "all-linear":
             targets = [path for path in paths if path not in outputs]
         else:
             targets = [path for path in paths if self._is_among(path, self._targets)]
-        in_full = [rf"(|.*\.){name}(|\..*)" for name in self._saved]  # trained in full, so without adapter
+        in_full = [rf"(|.*\.){name}(|\..*)" for name in self._saved]  # fully trained, so without adapter
         targets = [path for path in targets if not self._is_among(path, self._excluded)]
         targets = [path for path in targets if not any(self._matches(pattern, path) for pattern in in_full)]
         if not self._numbers or isinstance(self._targets, str):
@@ -103,12 +102,12 @@ class AdapterSettings:
         return [path for path in targets if path in self._targets or self._number_of(path) in self._numbers]
 
     def _number_of(self, path: str) -> int | None:
-        """Return the number of a layer's block: the first in its path, or the one after the name of a list of blocks."""
+        """Return the block number of a layer: the first number in its path, or the one after a block list's name."""
         pairs = enumerate(pairwise(path.split(".")[:-1]))
         return next((int(n) for i, (name, n) in pairs if n.isdigit() and (name in self._lists if self._lists else i)), None)
 
     def _is_among(self, path: str, names: str | Sequence[str]) -> bool:
-        """Return True if a path ends in one of these names, or matches the regular expression completely."""
+        """Return True if a path ends with one of these names or fully matches the regular expression."""
         if isinstance(names, str):
             return self._matches(names, path)
         return any(path == name or path.endswith(f".{name}") for name in names)
@@ -118,8 +117,8 @@ class AdapterSettings:
         return next((value for key, value in by_pattern.items() if self._matches(rf"(.*\.)?({key})", path)), usual)
 
     def _matches(self, pattern: str, path: str) -> bool:
-        """Return True if a regular expression, which is untrusted, matches a path completely. Its time is limited, and that of
-        all expressions together."""
+        """Return True if an untrusted regular expression fully matches a path. Limits the time of each expression and of all
+        together."""
         start = time.monotonic()
         try:
             if pattern not in self._known:
@@ -135,7 +134,7 @@ class AdapterSettings:
     def _compiled(self, pattern: str) -> Any:
         if len(pattern) > _MOST_LETTERS or "{" in pattern:
             raise self._bad(pattern, "is not supported")
-        re.compile(pattern)  # re, as in PEFT, refuses regex's recursion, which may take unlimited memory
+        re.compile(pattern)  # like PEFT, use re: it rejects regex's recursion, which may use unlimited memory
         return regex.compile(pattern)
 
     def _bad(self, pattern: str, why: str) -> UserError:
@@ -150,8 +149,8 @@ def described(
     fan_in_fan_out: bool,
     task: str | None,
 ) -> dict[str, Any]:
-    """Return the adapter_config.json of the additions to a model's layers, by path. ``paths`` are those of all its linear
-    layers, and ``saved`` those of the layers that are saved in full."""
+    """Return the adapter_config.json for a model's LoRA adapters, by layer path. ``paths`` lists all linear layers, and
+    ``saved`` the layers saved in full."""
     stabilized = all(addition.rank_stabilized for addition in additions.values())
     ranks = {path: len(addition.down) for path, addition in additions.items()}
     alphas = {
@@ -179,7 +178,7 @@ def described(
 
 
 def _shortest(chosen: Sequence[str], paths: Collection[str]) -> list[str]:
-    """Return the shortest ends of names that select the chosen layers among all ``paths``, or else their full names."""
+    """Return the shortest name endings that select the chosen layers among all ``paths``, or else their full names."""
     in_block: Callable[[str], str] = lambda path: re.sub(r".*\.\d+\.", "", path)  # noqa: E731
     last: Callable[[str], str] = lambda path: path.rpartition(".")[2]  # noqa: E731
     names = dict[str, None]()

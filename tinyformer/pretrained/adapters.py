@@ -1,8 +1,8 @@
-"""LoRA adapters in PEFT's layout: a folder with adapter_config.json and adapter_model.safetensors.
+"""LoRA adapters in PEFT format: a folder with adapter_config.json and adapter_model.safetensors.
 
-An adapter holds what ``tt.nn.add_lora`` adds to a model's weights, and other trained layers, such as a new head. PEFT uses the
-layer names of ``transformers``, which the families know. Where one layer here is several there, such as q_proj and v_proj, an
-adapter adds to some of its rows.
+An adapter holds what ``tt.nn.add_lora`` adds to a model's weights, and other trained layers, such as a new head. PEFT uses
+layer names from ``transformers``, which the families map. If several of those layers, such as q_proj and v_proj, are one layer
+here, an adapter covers only some of its rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tinytensor.nn import Linear, Module, Parameter, init
 from tinytensor.nn.lora import Addition, LoraWeight, attach, freeze_base
 from tinytensor.nn.quantization import quantized_weights
 
-_BEGIN = "base_model.model."  # the beginning of all tensor names
+_BEGIN = "base_model.model."  # prefix of all tensor names
 _OF_A_LAYER = re.compile(r"(.*)\.lora_([AB])\.weight")
 _TASKS = {GPT: "CAUSAL_LM", Transformer: "SEQ_2_SEQ_LM"}
 
@@ -43,7 +43,7 @@ AnyModule = TypeVar("AnyModule", bound=PretrainedModel)
 
 @dataclass(frozen=True)
 class _Rows:
-    """A linear layer of theirs: rows ``first`` to ``last`` - 1 of a layer here."""
+    """A ``transformers`` linear layer: rows ``first`` to ``last`` - 1 of one of our layers."""
 
     layer: str
     first: int
@@ -51,11 +51,11 @@ class _Rows:
 
 
 def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | None = None) -> AnyModule:
-    """Put a LoRA adapter, from a folder or of this name on the Hugging Face hub, into the model that it was trained for, in
-    place. Return the model. Its own weights are frozen, so the adapter can be trained further. ``tt.nn.merge_lora(model)``
-    makes it a plain model. The weights may be int8, int4 or bfloat16.
+    """Load a LoRA adapter from a folder or the Hugging Face hub into its base model, in place. Return the model. The base
+    weights are frozen, so the adapter can be trained further. Merge it with ``tt.nn.merge_lora(model)``. Base weights may be
+    int8, int4 or bfloat16.
 
-    Raises UserError for a damaged adapter, or one of another type or model; the model is then unchanged.
+    Raises UserError for a damaged adapter, or an adapter of another type or model. In that case, the model is unchanged.
     """
     folder = find_folder(path_or_name, revision)
     settings = AdapterSettings(folder)
@@ -94,17 +94,16 @@ def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | Non
 
 
 def save_adapter(model: PretrainedModel, folder: str | Path, base: str = "") -> None:
-    """Write the additions of ``tt.nn.add_lora`` to a model, and its other trainable parameters, for ``load_adapter`` and PEFT's
-    ``PeftModel.from_pretrained``. The folder is created if needed. ``base`` is the folder or name of the base model, for
-    readers that look for it.
+    """Save a model's ``tt.nn.add_lora`` adapters and its other trainable parameters, for ``load_adapter`` and PEFT's
+    ``PeftModel.from_pretrained``. Creates the folder if needed. ``base`` is the folder or name of the base model, for readers
+    that look it up.
 
-    Raises UserError if there is nothing to save, or for what PEFT cannot express: two additions to the same rows of a layer, a
-    layer that is trained beside its addition, and a trained output layer that is also the embedding. Raises OSError if the
-    files cannot be written.
+    Raises UserError if there is nothing to save or PEFT cannot express it: two adapters on the same rows, a trained layer that
+    also has an adapter, or a trained output layer tied to the embedding. Raises OSError if the files cannot be written.
     """
     family = family_for(model)
     layers = _places(model, family)
-    if isinstance(model, (Bert, GPTVectors)):  # which have no prefix in transformers
+    if isinstance(model, (Bert, GPTVectors)):  # these have no prefix in transformers
         layers = _without_prefix(layers, family)
     added = {path: _addition(model, path, rows) for path, rows in layers.items()}
     additions = {path: addition for path, addition in added.items() if addition is not None}
@@ -132,7 +131,7 @@ def save_adapter(model: PretrainedModel, folder: str | Path, base: str = "") -> 
 
 
 def _places(model: Module, family: Family) -> dict[str, _Rows]:
-    """Return the linear layers of theirs in a model, by their paths there."""
+    """Return the ``transformers`` linear layers in a model, by their paths there."""
     layers = {}
     for name, layer in model.named_modules():
         if isinstance(layer, Linear):
@@ -144,7 +143,7 @@ def _places(model: Module, family: Family) -> dict[str, _Rows]:
 
 
 def _without_prefix(layers: Mapping[str, _Rows], family: Family) -> dict[str, _Rows]:
-    """Return the layers by the names in models without a head."""
+    """Return the layers by their names in models without a head."""
     return {path.removeprefix(family.prefix): rows for path, rows in layers.items()}
 
 
@@ -152,7 +151,7 @@ def _without_prefix(layers: Mapping[str, _Rows], family: Family) -> dict[str, _R
 
 
 def _sorted(tensors: Mapping[str, Array]) -> tuple[dict[str, list[Any]], dict[str, Array]]:
-    """Return the two factors of each layer's product by path, None where one is missing, and all other tensors."""
+    """Return each layer's two low-rank factors by path (None if missing), and all other tensors."""
     factors, in_full = dict[str, list[Any]](), dict[str, Array]()
     for name, array in tensors.items():
         if match := _OF_A_LAYER.fullmatch(name):
@@ -163,7 +162,7 @@ def _sorted(tensors: Mapping[str, Array]) -> tuple[dict[str, list[Any]], dict[st
 
 
 def _missing(settings: AdapterSettings, family: Family, layers: Mapping[str, _Rows], factors: Mapping[str, Any]) -> list[str]:
-    """Return the layers that the settings name and the file lacks."""
+    """Return the layers listed in the settings but missing from the file."""
     outputs = [path for path, rows in layers.items() if rows.layer == "output"]
     needed = [path for path, rows in layers.items() if not re.fullmatch(family.optional, f"{rows.layer}.weight")]
     wanted = settings.targets(needed, outputs)
@@ -171,7 +170,7 @@ def _missing(settings: AdapterSettings, family: Family, layers: Mapping[str, _Ro
 
 
 def _unfit(model: Module, settings: AdapterSettings, layers: Mapping[str, _Rows], factors: Mapping[str, Any]) -> list[str]:
-    """Return the problems with an adapter's factors."""
+    """Return the problems with the adapter's factors."""
     problems = []
     for path, parts in factors.items():
         if path not in layers:
@@ -197,7 +196,7 @@ def _unfit(model: Module, settings: AdapterSettings, layers: Mapping[str, _Rows]
 def _whole_weights(
     model: Module, family: Family, in_full: dict[str, Array], settings: AdapterSettings
 ) -> tuple[dict[str, Array], list[str]]:
-    """Return the weights that an adapter has in full, by their names here, and the problems with them."""
+    """Return the weights that an adapter saves in full, by our names, and any problems with them."""
     state, used = dict[str, Array](), set[str]()
     in_full, tied = _without_copies(model, family, in_full)
     problems = tied + [
@@ -221,12 +220,12 @@ def _whole_weights(
 
 
 def _without_copies(model: Module, family: Family, in_full: dict[str, Array]) -> tuple[dict[str, Array], list[str]]:
-    """Drop the weights that the model has under another name, such as an embedding tied to the output layer. Return the others,
-    and the problems: copies that the adapter has under one name only or with other values, which makes them two weights."""
+    """Drop weights that the model has under another name, such as an embedding tied to the output layer. Return the rest, and
+    any problems: copies with different values or saved under only one name, which would untie them."""
     ours = {theirs for _, _, source in _own_weights(model, family) for theirs in source.names}
     problems, remaining = [], dict(in_full)
     for copy, original in family.copies.items():
-        if copy in ours or original not in ours or weight_beside(copy):  # PEFT ties biases, too
+        if copy in ours or original not in ours or weight_beside(copy):  # PEFT also ties biases
             continue
         keys = [next((key for key in _spellings(name, family) if key in in_full), None) for name in (copy, original)]
         if keys == [None, None]:
@@ -238,12 +237,12 @@ def _without_copies(model: Module, family: Family, in_full: dict[str, Array]) ->
 
 
 def _spellings(name: str, family: Family) -> tuple[str, str]:
-    """Return the names of a tensor in the adapters of models with and without a head."""
+    """Return the names of a tensor in adapters of models with and without a head."""
     return name, name.removeprefix(family.prefix)
 
 
 def _own_weights(model: Module, family: Family) -> Iterator[tuple[str, tuple[int, ...], Source]]:
-    """Yield the name, shape and source of each parameter of a model that is not part of an adapter."""
+    """Yield the name, shape and source of each parameter outside the adapter."""
     for name, parameter in model.named_parameters():
         layer = model.get_submodule(name.rpartition(".")[0])
         if not isinstance(layer, (LoraWeight, Addition)):
@@ -251,7 +250,7 @@ def _own_weights(model: Module, family: Family) -> Iterator[tuple[str, tuple[int
 
 
 def _own(array: Array) -> Array:
-    """Return a copy of a file's tensor, in the dtype of parameters."""
+    """Copy a file's tensor, in the parameter dtype."""
     return host.array(as_numbers(array), "float32", order="C")
 
 
@@ -259,7 +258,7 @@ def _own(array: Array) -> Array:
 
 
 def _addition(model: Module, path: str, rows: _Rows) -> Addition | None:
-    """Return the addition to the rows of a layer of theirs, or None."""
+    """Return the adapter on the rows of a ``transformers`` layer, or None."""
     weight = cast(Any, model.get_submodule(rows.layer)).weight
     if not isinstance(weight, LoraWeight):
         return None
@@ -270,7 +269,7 @@ def _addition(model: Module, path: str, rows: _Rows) -> Addition | None:
 
 
 def _saved(model: Any, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of the layers with a trainable parameter outside the adapter, by their names there."""
+    """Yield the tensors of layers with a trainable parameter outside the adapter, by their ``transformers`` names."""
     parameters = dict(model.named_parameters())
     learned = {name.rpartition(".")[0] for name, _, _ in _own_weights(model, family) if parameters[name].requires_grad}
     if hasattr(model, "output_weight") and model.output is None and getattr(model.output_weight(), "requires_grad", False):

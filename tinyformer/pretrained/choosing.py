@@ -1,4 +1,4 @@
-"""The families, and the choice of one for a folder or a model."""
+"""The list of families, and the selection of one for a folder or a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAMILIES = (
 
 
 def families_of(settings: PretrainedSettings) -> list[Family]:
-    """Return the families of a config.json's ``model_type``, with any head. Raises UserError if there are none."""
+    """Return the families for a config.json's ``model_type``, with any head. Raises UserError if there are none."""
     model_type = settings.read(str, "model_type")
     if families := [family for family in FAMILIES if model_type in family.model_types]:
         return families
@@ -30,14 +30,14 @@ def families_of(settings: PretrainedSettings) -> list[Family]:
 
 
 def family_among(families: Sequence[Family], settings: PretrainedSettings, names: Collection[str]) -> Family:
-    """Return the family whose head config.json names, or else the one whose tensors have these ``names``."""
+    """Return the family whose head config.json names, or else the family that matches the tensor ``names``."""
     named = set(settings.read(list[str], "architectures", []))
     likely = [family for family in families if named & set(family.architectures)]
     return next(family for family in likely or families if likely or family.matches(settings, names))
 
 
 def family_for(model: PretrainedModel) -> Family:
-    """Return the family in whose format a model is saved. Raises UserError if there is none."""
+    """Return the family in whose format to save a model. Raises UserError if there is none."""
     for family in FAMILIES:
         if type(model) is family.model_class and family.suits(model):
             return family

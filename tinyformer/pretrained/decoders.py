@@ -1,5 +1,5 @@
-"""The families with a decoder: GPT-2 (Radford et al. 2019); Llama (Touvron et al. 2023) with SmolLM2, Mistral, Qwen2, Qwen3 and
-Gemma; and Marian (Junczys-Dowmunt et al. 2018), such as the Opus-MT translators."""
+"""Families with a decoder: GPT-2 (Radford et al. 2019); Llama (Touvron et al. 2023), SmolLM2, Mistral, Qwen2, Qwen3 and Gemma;
+Marian (Junczys-Dowmunt et al. 2018), such as the Opus-MT translators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinyformer.models.positions import RotaryScaling
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.families import ACTIVATION, PROBABILITY, Family, PretrainedSettings, Row, described, must_be
 
-# Language models are a ``GPT``, or without output layer a ``GPTVectors``.
+# Language models are a ``GPT``, or a ``GPTVectors`` if they have no output layer.
 OTHER_HEADS = r"(score|classifier|qa_outputs|multiple_choice_head|v_head)\..*"
 _WITH_OUTPUT = ("ForCausalLM", "LMHeadModel")
 
 
 def has_output(name: str, is_tied: bool) -> Callable[[PretrainedSettings, Collection[str]], bool]:
-    """Return a function of a folder's settings and tensor names that is true if the model has an output layer. ``name`` is that
-    of the layer's weight, and ``is_tied`` the default of tie_word_embeddings."""
+    """Return a predicate of a folder's settings and tensor names: True if the model has an output layer. ``name`` is the
+    weight's name, and ``is_tied`` the default of tie_word_embeddings."""
 
     def has_it(settings: PretrainedSettings, names: Collection[str]) -> bool:
         if settings.read(bool, "tie_word_embeddings", is_tied) or name in names:
@@ -32,7 +32,7 @@ def has_output(name: str, is_tied: bool) -> Callable[[PretrainedSettings, Collec
 
 
 def without_output(family: Family, config_of: Callable[[PretrainedSettings], GPTConfig]) -> Family:
-    """Return the same family for models without output layer."""
+    """Return the same family for models without an output layer."""
     return replace(
         family,
         names={f"gpt.{name}": theirs for name, theirs in family.names.items()},
@@ -73,13 +73,13 @@ GPT2_SETTINGS = (
 
 
 def config_of_gpt2(settings: PretrainedSettings) -> GPTConfig:
-    """Return the configuration that a config.json describes."""
+    """Convert a config.json to a GPTConfig."""
     settings.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     return GPTConfig(**settings.ours(GPT2_SETTINGS), bias=True)
 
 
 def describe_gpt2(model: GPT | GPTVectors) -> dict[str, Any]:
-    """Return the config.json of a model. GPT-2 stores zeros for biases that the model lacks."""
+    """Return a model's config.json. GPT-2 stores zeros for biases that the model lacks."""
     config = model.config
     must_be("GPT-2", config, positions="learned", norm="layer", num_key_value_heads=(0, config.num_heads), query_key_norm=False)
     must_be("GPT-2", config, sliding_window=0, scale_embeddings=False)
@@ -146,7 +146,7 @@ _LLAMA: dict[str, Any] = {
     "activation": "swiglu",
     "scale_embeddings": False,
 }
-ONLY = {  # the settings in which these models differ
+ONLY = {  # settings in which these models differ
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"query_key_value_bias": True},
     "qwen3": _LLAMA | {"query_key_norm": True},
@@ -154,18 +154,18 @@ ONLY = {  # the settings in which these models differ
     "gemma": _LLAMA | {"activation": "geglu", "scale_embeddings": True},
 }
 NAMED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "gemma": "Gemma"}
-GATES = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}  # published names of the gates' functions
-DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' defaults, where they differ from Llama's
+GATES = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}  # names of gate functions in Hugging Face files
+DEFAULTS: dict[str, dict[str, Any]] = {  # transformers defaults, where they differ from Llama
     "qwen3": {"head_dim": 128},
     "gemma": {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True},
 }
 
 
 def config_of_llama(settings: PretrainedSettings) -> GPTConfig:
-    """Return the configuration that a config.json describes."""
+    """Convert a config.json to a GPTConfig."""
     model_type = settings.read(str, "model_type")
     settings = PretrainedSettings(settings.path, {**DEFAULTS.get(model_type, {}), **settings.values})
-    if model_type != "gemma" or settings.values.get("hidden_act") != "gelu":  # the approximation's name in Gemma's first files
+    if model_type != "gemma" or settings.values.get("hidden_act") != "gelu":  # early Gemma files' name for the approximation
         settings.refuse(hidden_act=GATES[ONLY[model_type]["activation"]])
     settings.refuse(hidden_activation="gelu_pytorch_tanh", attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0)
     settings.refuse(use_sliding_window=False, use_bidirectional_attention=False)
@@ -185,7 +185,7 @@ def config_of_llama(settings: PretrainedSettings) -> GPTConfig:
 
 
 def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling | None]:
-    """Return the base and the scaling of rotary positions, from ``rope_parameters``, or in older files from ``rope_theta`` and
+    """Return the rotary base and scaling from ``rope_parameters`` or, in older files, from ``rope_theta`` and
     ``rope_scaling``."""
     settings.same("rope_parameters", "rope_scaling")
     values = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
@@ -227,7 +227,7 @@ def describe_llama(model_type: str) -> Callable[[GPT | GPTVectors], dict[str, An
 
 
 def describe_rotary(config: GPTConfig) -> dict[str, Any]:
-    """Return the base and the scaling of rotary positions for config.json."""
+    """Return the rotary base and scaling for config.json."""
     scaling = config.rotary_scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": config.rotary_base}
@@ -240,7 +240,7 @@ def describe_rotary(config: GPTConfig) -> dict[str, Any]:
 
 
 def _is(model_type: str) -> Callable[[GPT | GPTVectors], bool]:
-    """Return a function that is true if a model is saved as this type. A Mistral without window is saved as a Llama."""
+    """Return a predicate: True if a model is saved as this type. A Mistral without a window is saved as a Llama."""
 
     def suits(model: GPT | GPTVectors) -> bool:
         config = model.config
@@ -312,7 +312,7 @@ MARIAN_SETTINGS = (
 
 
 def make_marian(settings: PretrainedSettings) -> Transformer:
-    """Return the model that a config.json describes."""
+    """Return the model described by a config.json."""
     settings = settings.by_own_names(MARIAN_SETTINGS)
     settings.refuse(static_position_embeddings=True, normalize_before=False, normalize_embedding=False)
     settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False, is_encoder_decoder=True)
@@ -332,13 +332,13 @@ def make_marian(settings: PretrainedSettings) -> Transformer:
 
 
 def _share_embeddings(settings: PretrainedSettings) -> bool:
-    """Return True if both languages share one embedding. Where transformers ties no tensors, each has its own."""
+    """Return True if both languages share one embedding. If transformers ties no tensors, each language has its own."""
     shares = settings.read(bool, "share_encoder_decoder_embeddings", True)
     return shares and settings.read(bool, "tie_word_embeddings", True)
 
 
 def describe_marian(model: Transformer) -> dict[str, Any]:
-    """Return the config.json of a model. Marian stores zeros for a fixed bias that the model lacks."""
+    """Return a model's config.json. Marian stores zeros for a fixed bias that the model lacks."""
     config = model.config
     must_be(
         "Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(published_names())
@@ -372,7 +372,7 @@ MARIAN = Family(
     ignored=r"model\.(encoder|decoder)\.embed_positions\.weight",
     optional="output_bias",
 )
-# A few models have an embedding for each language.
+# A few models have a separate embedding per language.
 MARIAN_SEPARATE = replace(
     MARIAN,
     names={**MARIAN_NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"},

@@ -1,7 +1,7 @@
-"""The families of encoders, each with any of the heads of ``models/bert.py``: BERT (Devlin et al. 2019) and its relatives.
+"""Encoder families, each with any of the heads in ``models/bert.py``: BERT (Devlin et al. 2019) and related models.
 
-XLM-RoBERTa and CamemBERT are RoBERTas (Liu et al. 2019). MPNet (Song et al. 2020) is a RoBERTa without segments but with
-relative positions. DistilBERT (Sanh et al. 2019) is a BERT without segments and pooler.
+XLM-RoBERTa and CamemBERT are RoBERTas (Liu et al. 2019). MPNet (Song et al. 2020) is a RoBERTa with relative positions and no
+segments. DistilBERT (Sanh et al. 2019) is a BERT without segments and pooler.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinyformer.models.bert import (
 from tinyformer.pretrained.families import ACTIVATION, PROBABILITY, Family, PretrainedSettings, Row, described, must_be
 
 AnyBert = Bert | BertForMaskedLM | BertHead
-# The ending of each class's architecture name.
+# Architecture name suffix of each class.
 ENDINGS: Mapping[type[AnyBert], str] = {
     Bert: "Model",
     BertForMaskedLM: "ForMaskedLM",
@@ -35,19 +35,19 @@ ENDINGS: Mapping[type[AnyBert], str] = {
     BertForQuestionAnswering: "ForQuestionAnswering",
 }
 
-MOST_CLASSES = 1_000_000  # so that no file can fill the memory with class names
+MOST_CLASSES = 1_000_000  # prevents a file from filling memory with class names
 OF_CLASSES = ("classifier_dropout", None)
 WITH_CLASSES = (BertForClassification, BertForTokenClassification)  # config.json names their classes
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head in a family: the class here, and the family's names of its layers.
+    """A head in a family: our class, and the family's names for its layers.
 
-    ``pooler`` is the setting of the Bert below. ``activation`` replaces the blocks' activation in the head. Where config.json
-    names no head, tensors that match each pattern imply this one. ``also`` lists endings of architectures that have this
-    head and more. ``dropout`` is the setting of the head's dropout ("" for none) and its default, where None is that of the
-    blocks. For ``copies`` see ``Family``.
+    ``pooler`` is the pooler setting of the Bert underneath. ``activation`` replaces the blocks' activation in the head. If
+    config.json names no head, tensors that match every pattern imply this head. ``also`` lists suffixes of architectures that
+    contain this head and more. ``dropout`` is the head's dropout setting ("" for none) and its default (None: same as the
+    blocks). For ``copies``, see ``Family``.
     """
 
     model_class: type[AnyBert]
@@ -75,8 +75,8 @@ def with_heads(
     named: tuple[str, ...],
     pooler: str = "tanh",
 ) -> tuple[Family, ...]:
-    """Return a family for each head, and ``base``, the one without. ``named`` are the beginnings of their architectures' names,
-    the first of which is written. ``pooler`` is that of the base."""
+    """Return one family per head, and ``base``, the family without a head. ``named`` lists the prefixes of architecture names;
+    the first is written. ``pooler`` belongs to the base."""
     families = [_with_head(base, config_of, head, named) for head in heads]
     return *families, _with_head(base, config_of, Head(Bert, {}, (), pooler), named)
 
@@ -114,7 +114,7 @@ def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSett
 
 
 def _classes(settings: PretrainedSettings) -> tuple[int, tuple[str, ...]]:
-    """Return the number of classes in a config.json (default: two), and their names if each has one."""
+    """Return the number of classes in a config.json (default: two), and their names if all have one."""
     labels = settings.read(dict[str, Any], "id2label", {})
     number = settings.read(int, "num_labels", len(labels) or 2)
     if number > MOST_CLASSES:
@@ -167,13 +167,13 @@ BERT_SETTINGS = (
 
 
 def config_of_bert(settings: PretrainedSettings) -> BertConfig:
-    """Return the configuration that a config.json describes."""
+    """Convert a config.json to a BertConfig."""
     settings.refuse(position_embedding_type="absolute", is_decoder=False)
     return BertConfig(**settings.ours(BERT_SETTINGS), num_segments=settings.read(int, "type_vocab_size", 2))
 
 
 def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
-    """Return that of a RoBERTa. Its positions start after the padding's id, so the table has unused rows."""
+    """Convert a RoBERTa config.json to a BertConfig. Positions start after the padding id, so the table has unused rows."""
     pad = settings.read(int, "pad_token_id", 1)
     defaults = {"vocab_size": 50265, "pad_token_id": pad}
     config = config_of_bert(PretrainedSettings(settings.path, defaults | settings.given()))
@@ -183,7 +183,7 @@ def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
 
 
 def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
-    """Return that of an MPNet. Hugging Face's class always has padding 1 and 32 ranges of distances."""
+    """Convert an MPNet config.json to a BertConfig. Hugging Face's class always has padding id 1 and 32 distance ranges."""
     settings.refuse(pad_token_id=1, relative_attention_num_buckets=32)
     defaults = {"vocab_size": 30527, "pad_token_id": 1}
     config = config_of_roberta(PretrainedSettings(settings.path, defaults | settings.given()))
@@ -191,7 +191,7 @@ def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
 
 
 def describe_bert(model: AnyBert) -> dict[str, Any]:
-    """Return the config.json of a model."""
+    """Return a model's config.json."""
     config = model.config
     return {
         **described(BERT_SETTINGS, config),
@@ -265,7 +265,7 @@ BERTS = with_heads(
 
 
 def _heads_of_roberta(prefix: str, dropout: tuple[str, float | None] = OF_CLASSES) -> tuple[Head, ...]:
-    """Return the heads of RoBERTa and MPNet. The masked-LM head has gelu, whatever the activation of the blocks."""
+    """Return the heads of RoBERTa and MPNet. The masked-LM head uses gelu, whatever the activation of the blocks."""
     return (
         Head(
             BertForMaskedLM,
@@ -338,12 +338,12 @@ DISTILBERT_SETTINGS = (
 
 
 def config_of_distilbert(settings: PretrainedSettings) -> BertConfig:
-    """Return the configuration that a config.json describes."""
+    """Convert a config.json to a BertConfig."""
     return BertConfig(**settings.ours(DISTILBERT_SETTINGS), num_segments=0, norm_eps=1e-12)
 
 
 def describe_distilbert(model: AnyBert) -> dict[str, Any]:
-    """Return the config.json of a model."""
+    """Return a model's config.json."""
     config = model.config
     must_be("DistilBERT", config, norm_eps=1e-12, pooler="relu" if isinstance(model, BertForClassification) else "")
     return {**described(DISTILBERT_SETTINGS, config), "model_type": "distilbert"}

@@ -1,4 +1,4 @@
-"""A family: the tables that map the settings and tensors of one architecture, in Hugging Face's layout, to a model here."""
+"""A family maps the settings and tensors of one Hugging Face architecture to one of our models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ACTIVATION, PROBABILITY = "activation", "probability"  # setting types read by t
 
 
 class Row(NamedTuple):
-    """A setting of a model here and in a config.json, with transformers' ``default`` (None: required).
+    """Maps a config.json setting to a setting of our model, with transformers' ``default`` (None: required).
 
-    ``theirs`` is one name or several, separated by spaces: all are written, and the first is read. In a file, the ``common``
-    name, which transformers accepts for every architecture, takes precedence.
+    ``theirs`` is one name or several, separated by spaces. All are written; the first is read. The ``common`` name, which
+    transformers accepts for every architecture, takes precedence in a file.
     """
 
     ours: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 class PretrainedSettings:
-    """The settings in a JSON file. Each method raises UserError, which names the file and the setting."""
+    """The settings in a JSON file. Each method raises UserError with the file and the setting."""
 
     def __init__(self, path: str | Path, values: Mapping[str, Any] | None = None):
         self.path = Path(path)
@@ -45,7 +45,7 @@ class PretrainedSettings:
         return UserError(f"{self.path}: {problem}")
 
     def read(self, expected: Any, name: str, default: Any = None) -> Any:
-        """Return the setting, of the type ``expected``, or the default if it is missing or null. Without one it is required."""
+        """Return a setting of type ``expected``, or the default if it is missing or null. Without a default, it is required."""
         value = self.values.get(name)
         if value is None:
             if default is None and expected is not None:
@@ -57,13 +57,13 @@ class PretrainedSettings:
             raise self.error(str(error)) from None
 
     def by_own_names(self, rows: Sequence[Row]) -> PretrainedSettings:
-        """Return the same settings, with the common names replaced by the architecture's own."""
+        """Return the settings with common names replaced by the architecture's own names."""
         common = {row.theirs.split()[0]: self.values.get(row.common) for row in rows if row.common}
         renamed = {name: value for name, value in common.items() if value is not None}
         return PretrainedSettings(self.path, {**self.values, **renamed})
 
     def ours(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the settings of a model here that the rows name."""
+        """Return our model's settings for these rows."""
         settings, values = self.by_own_names(rows), dict[str, Any]()
         for ours, theirs, dtype, default, _ in rows:
             name = theirs.split()[0]
@@ -73,18 +73,18 @@ class PretrainedSettings:
         return values
 
     def probability(self, name: str, default: float | None) -> Any:
-        """Return a dropout probability, or the default (which may be None) if it is missing or null."""
+        """Return a dropout probability, or the default (possibly None) if it is missing or null."""
         value = default if self.values.get(name) is None else self.read(float, name)
         if value is not None and not 0.0 <= value < 1.0:
             raise self.error(f"{name} must be at least 0 and less than 1, got {value}")
         return value
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that are not null."""
+        """Return all settings that are not null."""
         return {name: value for name, value in self.values.items() if value is not None}
 
     def activation(self, name: str, default: str) -> str:
-        """Return our name of the activation that a setting names."""
+        """Return our name of the activation in a setting."""
         published = self.read(str, name, default)
         known = names_of_published()
         if published not in known:
@@ -92,18 +92,18 @@ class PretrainedSettings:
         return known[published]
 
     def refuse(self, **allowed: Any) -> None:
-        """Check that each setting is missing or has the one value that the models here support."""
+        """Check that each setting is missing or has the only supported value."""
         for name, value in allowed.items():
             actual = self.values.get(name)
             if actual is not None and actual != value:
                 raise self.error(f"{name} {shortened(repr(actual), 40)} is not supported: it must be {value!r}")
 
     def refuse_others(self, *known: str) -> None:
-        """Check that all settings but the known ones are off: null, false, 0 or empty."""
+        """Check that all other settings are off: null, false, 0 or empty."""
         self.refuse(**{name: None for name, value in self.values.items() if name not in known and value})
 
     def same(self, *names: str) -> None:
-        """Check that these settings, where present, have the same value."""
+        """Check that these settings have the same value where present."""
         present = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if len(set(map(str, present.values()))) > 1:
             values = ", ".join(shortened(str(value), 40) for value in present.values())
@@ -111,7 +111,7 @@ class PretrainedSettings:
 
 
 def described(rows: Sequence[Row], config: Any) -> dict[str, Any]:
-    """Return the settings of a config.json that the rows name, from a model here."""
+    """Return the config.json settings for these rows, given our model's configuration."""
     values = dict[str, Any]()
     for row in rows:
         value = getattr(config, row.ours)
@@ -120,7 +120,7 @@ def described(rows: Sequence[Row], config: Any) -> dict[str, Any]:
 
 
 def must_be(architecture: str, config: Any, **values: Any) -> None:
-    """Raise UserError if a setting of a model here is not the value, or one of the values, that this architecture supports."""
+    """Raise UserError if a setting of our model differs from the value or values that this architecture supports."""
     for name, value in values.items():
         actual, allowed = getattr(config, name), value if isinstance(value, tuple) else (value,)
         if actual not in allowed:
@@ -130,32 +130,32 @@ def must_be(architecture: str, config: Any, **values: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------------------------ the tensors
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # the number of a block in a layer's name
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # block number in a layer name
 
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture, with one head or none.
+    """An architecture, with or without a head.
 
-    ``names`` maps a layer's name here, or that of a tensor outside layers, to the name in the file. In it:
+    ``names`` maps our name of a layer (or of a tensor outside layers) to the name in the file. In it:
 
     - ``*`` stands for the number of a block.
-    - ``[q,k,v]`` stands for several layers that are one here: their outputs are concatenated.
-    - ``^T`` at the end: the weight is stored as (inputs, outputs). ``^1``: a vector is stored as (1, n). ``^-1``: a weight is
-      stored less 1.
+    - ``[q,k,v]`` stands for several layers that are a single layer here. Their outputs are concatenated.
+    - Suffix ``^T``: the weight is stored as (inputs, outputs). ``^1``: a vector is stored as (1, n). ``^-1``: a weight is
+      stored minus 1.
 
-    ``make`` builds the model from the settings of a config.json. ``describe`` does the reverse for a model of the class
-    ``model_class`` for which ``suits`` is true, or raises UserError if the architecture cannot express it.
+    ``make`` builds the model from config.json settings. ``describe`` does the reverse for a model of class ``model_class`` that
+    satisfies ``suits``, or raises UserError if the architecture cannot express it.
 
-    A config.json belongs to the family with its ``model_type`` and one of its ``architectures``, or else to the first for which
-    ``matches`` is true, given the settings and the names of the file's tensors.
+    A config.json belongs to the family with its ``model_type`` and one of its ``architectures``. Otherwise, it belongs to the
+    first family whose ``matches`` accepts the settings and tensor names.
 
-    ``prefix`` starts all names but those of heads; some files omit it. ``copies`` maps the name of a tensor to that of another
-    with the same values; files have both or either.
+    ``prefix`` starts all names except those of heads. Some files omit it. ``copies`` maps a tensor's name to another tensor
+    with the same values. Files contain both or either.
 
-    Four are regular expressions: ``ignored`` matches names in files to skip, ``unused`` names of layers to leave out with a
-    warning, ``optional`` names here that a file may lack, and ``biases`` names here of biases that files must have, even for a
-    model without them.
+    Four fields are regular expressions. ``ignored`` matches names in files to skip, ``unused`` layer names to skip with a
+    warning. ``optional`` matches our names that a file may lack, and ``biases`` our names of biases that files must have, even
+    if the model lacks them.
     """
 
     name: str
@@ -175,11 +175,11 @@ class Family:
     biases: str = r"(?!)"
 
     def ignores(self, name: str, pattern: str) -> bool:
-        """Return True if a tensor's name in a file, with or without the prefix, matches the pattern."""
+        """Return True if a tensor name in a file, with or without the prefix, matches the pattern."""
         return any(re.fullmatch(pattern, spelling) for spelling in (name, self.prefix + name))
 
     def source(self, name: str) -> Source:
-        """Return the source of the tensor ``name`` of a model here."""
+        """Return the source of our tensor ``name``."""
         layer, _, parameter = name.rpartition(".")
         if name in self.names:
             layer, parameter = name, ""
@@ -201,30 +201,30 @@ _LAYOUTS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 @dataclass(frozen=True)
 class Source:
-    """The tensors of a file that are concatenated into one tensor here. ``layout`` is the form of each in the file: "T"
-    transposed, "1" with a first axis of 1, "-1" less 1, or "" as it is here."""
+    """File tensors that are concatenated into one of our tensors. ``layout`` is the form of each in the file: "T" transposed,
+    "1" with a leading axis of 1, "-1" minus 1, or "" unchanged."""
 
     names: tuple[str, ...]
     layout: str = ""
 
     def as_theirs(self, part: Array) -> Array:
-        """Return a part of the tensor here as the file stores it."""
+        """Convert a slice of our tensor to the file's layout."""
         return _LAYOUTS[self.layout][0](part)
 
     def as_ours(self, part: Array) -> Array:
-        """Return a tensor of the file as it is here."""
+        """Convert a tensor of the file to our layout."""
         return _LAYOUTS[self.layout][1](part)
 
     def lengths(self, model: Module, length: int) -> list[int]:
         """Return the length of each part of a tensor of ``model`` whose first axis has this length."""
         parts = len(self.names)
-        if isinstance(model, (GPT, GPTVectors)) and parts == 3:  # queries, and perhaps fewer keys and values
+        if isinstance(model, (GPT, GPTVectors)) and parts == 3:  # queries, and possibly fewer keys and values
             key_value_heads, d_head = model.config.block.head_sizes
             return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
         return [length // parts] * parts
 
 
 def _expanded(name: str) -> list[str]:
-    """Return the names that a name with a list in brackets stands for."""
+    """Expand a name with a bracketed list into all names."""
     match = re.fullmatch(r"(.*)\[(.*)\](.*)", name)
     return [name] if match is None else [f"{match[1]}{choice}{match[3]}" for choice in match[2].split(",")]

@@ -1,7 +1,7 @@
-"""Opening a pretrained model's folder: its path, settings and tensors.
+"""Locate a pretrained model and read its settings and tensors.
 
-A model is a folder in Hugging Face's layout, a GGUF file, or a name on the Hugging Face hub, which is downloaded once. In every
-case the settings are those of a config.json, and the tensors have Hugging Face's names. Nothing here knows an architecture.
+A model is a folder in Hugging Face format, a GGUF file, or a name on the Hugging Face hub, downloaded once. In each case,
+settings are returned as in config.json and tensors by Hugging Face names. This module does not depend on an architecture.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tinytensor.io import load_mapped
 GGUF = ".gguf"
 ADAPTER = "adapter_config.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Settings, weights and tokenizers. A repository may also hold the weights in other formats.
+# Settings, weights and tokenizers. A repository may also contain weights in other formats.
 FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model", "*.jinja"]
 
 
 def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
-    """Return the folder or GGUF file itself, or the local copy of this repository of the Hugging Face hub.
+    """Return the folder or GGUF file itself, or the local copy of a repository on the Hugging Face hub.
 
-    Downloading the copy needs the package huggingface_hub. ``revision`` is a branch, tag or commit. HF_HUB_OFFLINE=1 prevents
+    Downloads need the huggingface_hub package. ``revision`` is a branch, tag or commit. Set HF_HUB_OFFLINE=1 to prevent
     downloads. Raises UserError if there is no such folder, file or repository.
     """
     folder = Path(path_or_name)
-    if os.path.isdir(folder):  # and not folder.is_dir(), which raises an error if the name is too long
+    if os.path.isdir(folder):  # folder.is_dir() would raise for an overlong name
         if revision is not None:
             raise UserError(f"{folder} is a folder and has no revision {revision!r}: leave it out")
         return folder
@@ -54,7 +54,7 @@ def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
 
 
 def gguf_at(path: Path) -> Path | None:
-    """Return the path if it is a GGUF file, the only GGUF file of a folder without config.json, or None."""
+    """Return the path if it is a GGUF file, a folder's only GGUF file if there is no config.json, or None."""
     if os.path.isfile(path):
         return path if path.suffix.lower() == GGUF else None
     if not os.path.isdir(path) or (path / "config.json").exists():
@@ -69,8 +69,8 @@ def ggufs_in(folder: Path) -> list[Path]:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder itself, or if it holds an adapter and no model, the folder of the adapter's base model. Raises
-    UserError if the adapter names none, or another adapter, and as ``find_folder`` does."""
+    """Return the folder itself. If it holds only an adapter, return the folder of its base model. Raises UserError if the
+    adapter names no base or another adapter, and as ``find_folder`` does."""
     if not _is_adapter(folder):
         return folder
     settings = PretrainedSettings(folder / ADAPTER)
@@ -78,7 +78,7 @@ def model_folder(folder: Path) -> Path:
     if not base:
         raise settings.error("base_model_name_or_path is empty: load the base model, then call load_adapter(model, FOLDER)")
     try:
-        target = find_folder(base, None if os.path.isdir(base) else revision or None)  # a folder has no revision, as in PEFT
+        target = find_folder(base, None if os.path.isdir(base) else revision or None)  # as in PEFT, a folder has no revision
     except UserError as error:
         raise settings.error(f"base_model_name_or_path: {error}") from None
     if _is_adapter(target):
@@ -87,7 +87,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def _is_adapter(folder: Path) -> bool:
-    """Return True if a folder holds an adapter and no model, whose config.json may still lie beside it."""
+    """Return True if a folder holds an adapter and no model. It may still contain the model's config.json."""
     weights = ("model*.safetensors", "pytorch_model*.bin") if (folder / "config.json").exists() else ()
     return (folder / ADAPTER).exists() and not any(any(folder.glob(pattern)) for pattern in weights)
 
@@ -103,7 +103,7 @@ def _download(name: str, revision: str | None) -> Path:
     where: dict[str, Any] = {} if has_cache or has_home() else {"cache_dir": of_this_run()}
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, **where))
-    except Exception as error:  # several packages' errors: no connection, no such model, no access, a partial download
+    except Exception as error:  # errors from several packages: no connection, no such model, no access, partial download
         reason = " ".join(str(error).split())
         raise UserError(
             f"folder not found: {name}, and the Hugging Face hub cannot provide it: {shortened(reason, 300)}"
@@ -114,8 +114,8 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def read_settings(folder: Path) -> PretrainedSettings:
-    """Return the config.json of a folder, or the equivalent of a GGUF file. Raises UserError if there is none, or if it belongs
-    to a run."""
+    """Return a folder's config.json, or the equivalent of a GGUF file. Raises UserError if there is none or it belongs to a
+    run."""
     if (file := gguf_at(folder)) is not None:
         return gguf_settings(file)
     run = contents_of(folder)
@@ -132,10 +132,10 @@ def read_settings(folder: Path) -> PretrainedSettings:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Return all tensors of a folder or a GGUF file, by name. They are read from the files when used.
+    """Return all tensors of a folder or GGUF file by name. They are read from the files on use.
 
-    With an index, only the tensors that it lists are used. Raises UserError if there are no weights, or only pickled ones
-    (pytorch_model.bin), which can run code, and if a file or a listed tensor is missing or damaged.
+    If there is an index, only the tensors listed in it are used. Raises UserError if there are no weights or only pickled ones
+    (pytorch_model.bin), which can run code. Also raises it if a file or a listed tensor is missing or damaged.
     """
     if (file := gguf_at(folder)) is not None:
         return {**gguf_weights(file)}
@@ -158,14 +158,14 @@ def read_weights(folder: Path) -> Weights:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights in a folder, or the GGUF file."""
+    """Return a folder's weight files, or the GGUF file."""
     if (file := gguf_at(folder)) is not None:
         return [file]
     return [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
-    """Return the tensors of a safetensors file, mapped, by name. Raises UserError for another file."""
+    """Return the memory-mapped tensors of a safetensors file by name. Raises UserError for any other file."""
     try:
         return load_mapped(path)
     except FileError as error:
@@ -173,7 +173,7 @@ def read_tensors(path: Path) -> dict[str, Array]:
 
 
 def _pointer(path: Path) -> UserError | None:
-    """Return the error for a Git LFS pointer, which a clone without Git LFS leaves in place of the weights."""
+    """Return the error for a Git LFS pointer, the placeholder left by a clone without Git LFS."""
     beginning = b"version https://git-lfs"
     if not path.is_file():
         return None

@@ -1,7 +1,7 @@
-"""GGUF, llama.cpp's format: one file with a model's settings, tokenizer and weights, mostly quantized.
+"""GGUF, the llama.cpp format: a single file with a model's settings, tokenizer and (mostly quantized) weights.
 
-The header is parsed here, quickly and within the file's size, since the reader of the package gguf makes an object of every
-value. The package dequantizes the weights.
+The header is parsed here, quickly and within the file's size. The gguf package's reader creates an object per value. The
+package dequantizes the weights.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tinytensor.device.backend import Array, host
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
-_ALIGNMENT = 32  # bytes, the default
+_ALIGNMENT = 32  # default, in bytes
 _MOST_DIMENSIONS = 4
 _TYPES = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K_M and most others of fewer bits"
 
-_Described = tuple[str, tuple[int, ...], int, int]  # a tensor's name, shape, type and offset
+_Described = tuple[str, tuple[int, ...], int, int]  # name, shape, type and offset of a tensor
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """The content of a GGUF file: its ``metadata``, such as "general.architecture", and its ``tensors``, by llama.cpp's names.
+    """The content of a GGUF file: its ``metadata``, such as "general.architecture", and its ``tensors``, by llama.cpp names.
 
-    In the metadata, lists of numbers are NumPy arrays; all other values are Python objects.
+    In the metadata, lists of numbers are NumPy arrays. All other values are Python objects.
     """
 
     path: Path
@@ -49,10 +49,10 @@ class GGUFFile:
 
 
 def read_gguf(path: str | Path) -> GGUFFile:
-    """Return the content of a GGUF file. Its tensors are read when used, so the file must not change meanwhile.
+    """Read a GGUF file. Tensors are read on use, so the file must not change in the meantime.
 
-    Raises UserError, which names the file, if it is missing, damaged, one of several parts or of an unknown weight type, or if
-    the package gguf is not installed.
+    Raises UserError, with the file name, if it is missing, damaged, split into several files or has an unknown weight type, or
+    if the gguf package is not installed.
     """
     path = Path(path)
     try:
@@ -74,7 +74,7 @@ def read_gguf(path: str | Path) -> GGUFFile:
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn errors from damaged content into a UserError that names the file. UserErrors pass, and must name it themselves."""
+    """Turn errors from damaged content into a UserError with the file name. UserErrors pass unchanged and must include it."""
     try:
         yield
     except UserError:
@@ -88,8 +88,8 @@ def plain_errors(path: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)  # opening a model needs it five times
 def _header(path: Path, stamp: tuple[int, ...]) -> tuple[Mapping[str, Any], list[_Described], int]:
-    """Return the metadata of the file with this ``stamp``, the descriptions of its tensors, and where the tensors begin. The
-    metadata is not part of the tensors' mapping, which training may write to."""
+    """Return the metadata of the file with this ``stamp``, its tensor descriptions, and the tensors' start offset. The metadata
+    is not part of the tensor mapping, which training may write to."""
     with open_file(path) as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _Reader(content)
@@ -127,18 +127,18 @@ def _tensors(path: Path, content: mmap.mmap, quants: Any, described: list[_Descr
 
 
 class _Reader:
-    """Parses the header from left to right. Raises struct.error or ValueError where the file ends."""
+    """Parses the header from left to right. Raises struct.error or ValueError at the end of the file."""
 
     def __init__(self, content: mmap.mmap):
         self.content = content
         self.offset = 0
 
     def number(self, type_number: int) -> Any:
-        """Return a number of this type."""
+        """Read a number of this type."""
         return self.numbers(type_number, 1)[0].item()
 
     def numbers(self, type_number: int, count: int) -> Array:
-        """Return ``count`` numbers of this type, as an array."""
+        """Read ``count`` numbers of this type as an array."""
         if type_number not in _NUMBERS:
             raise ValueError(f"it has a value of unknown type {type_number:,}")
         dtype = host.dtype(_NUMBERS[type_number])
@@ -152,7 +152,7 @@ class _Reader:
         return self.strings(1)[0]
 
     def strings(self, count: int) -> list[str]:
-        """Return ``count`` strings."""
+        """Read ``count`` strings."""
         content, offset, strings = self.content, self.offset, list[str]()
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", content, offset)
@@ -165,7 +165,7 @@ class _Reader:
         return strings
 
     def value(self, type_number: int) -> Any:
-        """Return a value of the metadata."""
+        """Read a metadata value."""
         if type_number == _STRING:
             return self.string()
         if type_number != _ARRAY:
@@ -174,7 +174,7 @@ class _Reader:
         return self.strings(count) if inner == _STRING else self.numbers(inner, count).copy()
 
     def tensor(self) -> _Described:
-        """Return a tensor's name, shape, type and offset."""
+        """Read a tensor's name, shape, type and offset."""
         name, dimensions = self.string(), self.number(4)
         if dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"the tensor {shortened(repr(name), 60)} has {counted(dimensions, 'dimension')}")
@@ -185,8 +185,8 @@ class _Reader:
 def _tensor(
     content: mmap.mmap, quants: Any, shape: tuple[int, ...], tensor_type: Any, block: int, size: int, start: int
 ) -> PackedArray:
-    """Return the tensor at ``start``, in blocks of ``block`` values and ``size`` bytes. Raises ValueError and struct.error if
-    the file does not hold it."""
+    """Return the tensor at ``start``, in blocks of ``block`` values and ``size`` bytes. Raises ValueError or struct.error if it
+    exceeds the file."""
     *rows, width = shape or (1,)
     if width % block:
         raise ValueError(f"its rows, {width:,} wide, do not divide into blocks of {block}")
@@ -199,8 +199,8 @@ def _tensor(
 
 
 def _block(path: Path, quants: Any, type_number: int) -> tuple[Any, int, int]:
-    """Return a type of weights, and the number of values and of bytes in its blocks. Raises UserError for an unknown type, or
-    one without floating-point values."""
+    """Return a weight type and the number of values and bytes per block. Raises UserError for an unknown type or a type without
+    floating-point values."""
     try:
         tensor_type = quants.GGMLQuantizationType(type_number)
         block, size = quants.GGML_QUANT_SIZES[tensor_type]
@@ -212,9 +212,9 @@ def _block(path: Path, quants: Any, type_number: int) -> tuple[Any, int, int]:
     return tensor_type, block, size
 
 
-# ---------------------------------------------------------------------------------------- as a folder in Hugging Face's layout
+# ------------------------------------------------------------------------------------------- conversion to Hugging Face format
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")  # each has Hugging Face's name, and all have the same tensors
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")  # Hugging Face names; all have the same tensors
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -232,9 +232,9 @@ NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
-_ROTARY_FACTORS = "rope_freqs.weight"  # the divisors of the rotary frequencies
+_ROTARY_FACTORS = "rope_freqs.weight"  # divisors of the rotary frequencies
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# The keys of an architecture that are read here, or have no effect on these models. Others must be 0 or llama.cpp's default.
+# Architecture keys that are read here or do not affect these models. Others must be 0 or llama.cpp's default.
 _KNOWN = {
     "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "expert_used_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
@@ -245,8 +245,8 @@ _USUAL = {"rope.scale_linear": 1.0, "rope.scaling.attn_factor": 1.0, "attention.
 
 
 def gguf_settings(path: Path) -> PretrainedSettings:
-    """Return the settings of the model in a GGUF file, in the form of a config.json. Raises UserError, which names the file, as
-    ``read_gguf`` does, and for an architecture or setting that is not supported."""
+    """Return the settings of a GGUF model in config.json form. Raises UserError, with the file name, as ``read_gguf`` does, and
+    for an unsupported architecture or setting."""
     file = read_gguf(path)
     settings = _settings(file)
     architecture = settings.read(str, "general.architecture")
@@ -287,18 +287,18 @@ def gguf_settings(path: Path) -> PretrainedSettings:
 
 
 def _settings(file: GGUFFile) -> PretrainedSettings:
-    """Return the metadata of a file. A list with the same number for every block becomes that number."""
+    """Return a file's metadata. A list with the same number for every block becomes that number."""
     arrays = {name: value for name, value in file.metadata.items() if isinstance(value, host.ndarray)}
     numbers = {name: array.tolist() for name, array in arrays.items() if not name.startswith("tokenizer.")}
     equal = {name: values[0] for name, values in numbers.items() if len(set(values)) == 1}
     return PretrainedSettings(file.path, {**file.metadata, **numbers, **equal})
 
 
-_ENDS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))  # the ends of a text, a turn and a message
+_ENDS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))  # end of sequence, turn and message
 
 
 def _rotary(file: GGUFFile, settings: PretrainedSettings, architecture: str, d_head: int) -> dict[str, Any]:
-    """Return the base and the scaling of rotary positions, in the form of a config.json."""
+    """Return the rotary base and scaling in config.json form."""
     base = settings.read(float, f"{architecture}.rope.freq_base", 10000.0)
     scaling = settings.read(str, f"{architecture}.rope.scaling.type", "none")
     if scaling != "none":
@@ -316,7 +316,7 @@ def _rotary(file: GGUFFile, settings: PretrainedSettings, architecture: str, d_h
 
 
 def gguf_weights(path: Path) -> dict[str, PackedArray]:
-    """Return the tensors of the model in a GGUF file, by Hugging Face's names. Unknown ones keep their names."""
+    """Return the tensors of a GGUF model by Hugging Face names. Unknown tensors keep their names."""
     file = read_gguf(path)
     settings = _settings(file)
     architecture = settings.read(str, "general.architecture")

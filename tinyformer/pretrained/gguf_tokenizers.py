@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF files, converted to tokenizer.json's format."""
+"""Convert tokenizers in GGUF files to tokenizer.json format."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tinyformer.tokenizers.tokenizer_json import (
 )
 from tinytensor.device.backend import host
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of tokens
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # token types
 _SPACE = "▁"  # SentencePiece's space
-_MOST_MERGES = 3_000_000  # of a SentencePiece tokenizer; published ones have up to 600,000
+_MOST_MERGES = 3_000_000  # for a SentencePiece tokenizer; published ones have up to 600,000
 
-_ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends where a small letter is followed by a capital one
+_ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends between a lowercase and an uppercase letter
     rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]{first}[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]{second}"
     for first, second in ("*+", "+*")
 ) + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # fmt: skip
 
 
 class _Words(NamedTuple):
-    """How a byte-level tokenizer splits a text into words: by ``patterns``, one after the other, after a ``normal_form``. With
-    ``ignore_merges`` a word that is a token is not merged. ``has_start`` is llama.cpp's default of whether a token starts a
-    text."""
+    """How a byte-level tokenizer splits text into words: apply ``normal_form``, then ``patterns`` in turn. If
+    ``ignore_merges``, a word that is a token is not merged. ``has_start`` is llama.cpp's default: whether a token starts a
+    sequence."""
 
     patterns: tuple[str, ...]
     normal_form: str = ""
@@ -60,8 +60,8 @@ WORDS = {
 
 
 def gguf_chat_template(path: str | Path) -> tuple[str, dict[str, str]] | None:
-    """Return the chat template in a GGUF file, and the special tokens that it may name, such as {"bos_token": "<s>"}, or None
-    if it has none. Raises UserError as ``read_gguf`` does."""
+    """Return a GGUF file's chat template and the special tokens that it may use, such as {"bos_token": "<s>"}. Return None if
+    there is no template. Raises UserError as ``read_gguf`` does."""
     settings = PretrainedSettings(path, read_gguf(path).metadata)
     template = settings.read(str, "tokenizer.chat_template", "")
     if not template:
@@ -75,9 +75,9 @@ _IN_TEMPLATES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown",
 
 
 def gguf_tokenizer(path: Path) -> PipelineTokenizer:
-    """Return the tokenizer of a GGUF file: byte pairs of bytes, or of characters as in SentencePiece.
+    """Return a GGUF file's tokenizer: byte pairs of bytes, or of characters as in SentencePiece.
 
-    Raises UserError, which names the file, if it has none or another type, and as ``read_gguf`` does.
+    Raises UserError, with the file name, if it has none or an unsupported type, and as ``read_gguf`` does.
     """
     settings = PretrainedSettings(path, read_gguf(path).metadata)
     model = settings.read(str, "tokenizer.ggml.model")
@@ -126,7 +126,7 @@ def _of_bytes(settings: PretrainedSettings, tokens: Sequence[str], types: dict[i
 
 
 def _of_characters(settings: PretrainedSettings, tokens: Sequence[str], types: dict[int, int]) -> Section:
-    """Return SentencePiece's byte pairs: a space comes before a text, and unknown characters become bytes."""
+    """Return SentencePiece character pairs: a space precedes the text, and unknown characters become bytes."""
     has_space = settings.read(bool, "tokenizer.ggml.add_space_prefix", True)
     vocabulary = {tokens[i]: i for i, token_type in types.items() if token_type in (_NORMAL, _UNKNOWN, _BYTE)}
     scores = settings.values["tokenizer.ggml.scores"]
@@ -152,10 +152,10 @@ _MODELS = {"gpt2": _of_bytes, "llama": _of_characters}
 
 
 def _merges(scores: dict[str, float], vocabulary: dict[str, int]) -> list[list[str]]:
-    """Return the merges that SentencePiece leaves implicit: of all neighboring pairs it merges the one whose token has the
-    highest score."""
+    """Return the merges that SentencePiece leaves implicit: it always merges the adjacent pair whose token has the highest
+    score."""
     merges: list[tuple[float, str, str]] = []
-    prefixes: list[str] = []  # the tokens that a token starts with; sorted, they come before it
+    prefixes: list[str] = []  # tokens that are prefixes of this token; sorted, they come before it
     for token in sorted(vocabulary):
         while prefixes and not token.startswith(prefixes[-1]):
             prefixes.pop()
@@ -170,8 +170,8 @@ def _merges(scores: dict[str, float], vocabulary: dict[str, int]) -> list[list[s
 
 
 def _around(settings: PretrainedSettings, tokens: Sequence[str], model: str) -> Section | None:
-    """Return the post-processor that adds the tokens around a text. By default SentencePiece and some byte-level tokenizers add
-    one at the start."""
+    """Return the post-processor that adds tokens around a sequence. By default, SentencePiece and some byte-level tokenizers
+    add one at the start."""
     has_start = model == "llama" or WORDS[settings.read(str, "tokenizer.ggml.pre")].has_start
     sides: list[list[tuple[str, int]]] = []
     for name, default in (("bos", has_start), ("eos", False)):

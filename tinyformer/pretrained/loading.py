@@ -1,7 +1,7 @@
-"""Loading a pretrained model, step by step, and saving one.
+"""Load a pretrained model step by step, and save one.
 
-``folders`` opens its settings and tensors, ``choosing`` finds its family, the family makes the model from the settings, and
-``weights`` loads the tensors into it.
+``folders`` reads its settings and tensors, ``choosing`` selects the family, the family builds the model from the settings, and
+``weights`` loads the tensors.
 """
 
 from __future__ import annotations
@@ -40,32 +40,31 @@ ENCODERS = (Bert, GPT, GPTVectors)
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
-    """Load the model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub, for
-    evaluation.
+    """Load a model for evaluation from a folder in Hugging Face format, a GGUF file, or the Hugging Face hub.
 
-    A folder has config.json and model.safetensors, or the files that model.safetensors.index.json names. The architectures are
+    A folder has config.json and model.safetensors, or the files listed in model.safetensors.index.json. Architectures:
 
-    - GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma: a ``GPT``, or without output layer a ``GPTVectors``;
-    - BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT and MPNet: a ``Bert``, or with a head that config.json names or the file
-      has a ``BertForMaskedLM``, ``BertForClassification``, ``BertForTokenClassification``, ``BertForQuestionAnswering`` or
-      ``BertForNextSentence``;
+    - GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma: a ``GPT``, or a ``GPTVectors`` if there is no output layer.
+    - BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT and MPNet: a ``Bert``, or with a head in config.json or the weights, a
+      ``BertForMaskedLM``, ``BertForClassification``, ``BertForTokenClassification``, ``BertForQuestionAnswering`` or
+      ``BertForNextSentence``.
     - Marian: a ``Transformer``.
 
-    A GGUF file (.gguf, or the only one in a folder without config.json) holds a Llama, Qwen2, Qwen3 or Gemma, with weights of
-    any type that the package gguf can dequantize, such as Q8_0, Q4_0 or Q4_K.
+    A GGUF file (.gguf, or the only one in a folder without config.json) holds a Llama, Qwen2, Qwen3 or Gemma. Its weights may
+    have any type that the gguf package can dequantize, such as Q8_0, Q4_0 or Q4_K.
 
-    A folder with a LoRA adapter in PEFT's layout gives the adapter's base model with the adapter in it, as by ``load_adapter``.
-    If the folder also holds the model's weights, it gives the model alone, with a warning.
+    If a folder holds a LoRA adapter in PEFT format, returns the base model with the adapter, as ``load_adapter`` does. If the
+    folder also holds the model's weights, returns only that model, with a warning.
 
-    To tell a type checker the class, write ``assert isinstance(model, GPT)``. Weights that fit as they are stay memory-mapped,
-    and nothing is unpickled. A warning of the logger "tinyformer" names unused layers.
+    For type checkers, write ``assert isinstance(model, GPT)``. Weights that need no conversion stay memory-mapped. Nothing is
+    unpickled. The "tinyformer" logger warns about unused layers.
 
-    ``dtype`` is the new dtype of the weights: "float32", or for a model that is not trained "int8", "int4" or "bfloat16", as by
-    ``quantize``. By default, weights stored in blocks of 8 or 4 bits stay so: those that ``save_pretrained`` wrote, and types
-    BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
+    ``dtype`` is the dtype of the loaded weights: "float32" or, for models that are not trained, "int8", "int4" or "bfloat16"
+    (see ``quantize``). By default, weights stored in blocks of 8 or 4 bits stay quantized: those from ``save_pretrained``, and
+    types BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
 
-    Raises UserError for an unknown dtype, a folder without these files, an architecture or setting that is not supported,
-    weights that do not fit the settings or cannot be rounded, and a GGUF file without the package gguf.
+    Raises UserError for an unknown dtype, missing files, an unsupported architecture or setting, weights that do not fit the
+    settings or cannot be rounded, and a GGUF file if the gguf package is missing.
     """
     folder = find_folder(path_or_name, revision)
     base = model_folder(folder)
@@ -77,14 +76,14 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
 
 
 def load_differentiable(path_or_name: str | Path) -> PretrainedModel:
-    """``from_pretrained`` for a model that needs gradients: the weights of a GGUF file become float32."""
+    """Call ``from_pretrained`` for a model that needs gradients: GGUF weights become float32."""
     folder = find_folder(path_or_name)
     return from_pretrained(folder, dtype=None if gguf_at(folder) is None else "float32")
 
 
 def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:
-    """Load the model in a folder without its head, to compute token vectors. Raises UserError as ``from_pretrained`` does, and
-    for a model without token vectors, such as a translator."""
+    """Load a model without its head to compute token vectors. Raises UserError as ``from_pretrained`` does, and for a model
+    without token vectors, such as a translator."""
     base = model_folder(folder)
     model = _load(base, dtype, ENCODERS)
     assert isinstance(model, ENCODERS)
@@ -92,7 +91,7 @@ def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVect
 
 
 def _load(folder: Path, dtype: str | None, types: tuple[type[Module], ...] = ()) -> PretrainedModel:
-    """Load the model in a folder, restricted to ``kinds`` if there are any."""
+    """Load the model in a folder, restricted to ``types`` if there are any."""
     settings = read_settings(folder)
     families = families_of(settings)
     if types:
@@ -105,9 +104,9 @@ def _load(folder: Path, dtype: str | None, types: tuple[type[Module], ...] = ())
     try:
         with init.skipped(), only_as_large_as(sum(array.nbytes for array in weights.values()), settings.path):
             model: Any = family.make(settings)
-    except UserError as error:  # a SettingError names settings of ours
+    except UserError as error:  # a SettingError uses our setting names
         raise settings.error(str(error)) if isinstance(error, SettingError) else error from None
-    except (ValueError, OverflowError) as error:  # from a layer that cannot be made
+    except (ValueError, OverflowError) as error:  # from a layer that cannot be built
         raise settings.error(shortened(str(error))) from None
     left_out = load_into(model, family, weights, folder, kept)
     bert = model.bert if isinstance(model, BertForMaskedLM) else model
@@ -118,18 +117,18 @@ def _load(folder: Path, dtype: str | None, types: tuple[type[Module], ...] = ())
 
 # ----------------------------------------------------------------------------------------------------------------------- saving
 
-_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as Hugging Face's libraries name them
+_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as named by Hugging Face libraries
 
 
 def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
-    """Write config.json and model.safetensors to a folder, created if needed. ``from_pretrained`` reads them, and so do Hugging
-    Face's classes, such as AutoModelForCausalLM, with the same logits. Weights in int8 or int4 are written as their blocks,
-    which only ``from_pretrained`` reads.
+    """Save config.json and model.safetensors to a folder, creating it if needed. ``from_pretrained`` and Hugging Face classes,
+    such as AutoModelForCausalLM, load them with the same logits. int8 and int4 weights are written as blocks, which only
+    ``from_pretrained`` reads.
 
-    ``writing`` becomes generation_config.json. A GPT becomes a GPT-2, or with rotary positions a Llama, Mistral, Qwen2, Qwen3
-    or Gemma; a Bert becomes a BERT, without segments a DistilBERT, or with ``skip_padding`` a RoBERTa. Raises UserError for a
-    model that fits no architecture of ``from_pretrained``, and OSError if the files cannot be written. Shards of an earlier
-    model in the folder are removed at the end.
+    ``writing`` becomes generation_config.json. A GPT becomes a GPT-2 or, with rotary positions, a Llama, Mistral, Qwen2, Qwen3
+    or Gemma. A Bert becomes a BERT, a DistilBERT (no segments) or a RoBERTa (``skip_padding``). Raises UserError if no
+    architecture of ``from_pretrained`` fits, and OSError if files cannot be written. Finally, removes shards of an earlier
+    model in the folder.
     """
     refuse_additions(model, "saved here (save_adapter saves the additions alone)")
     family = family_for(model)
@@ -137,14 +136,14 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     tensors = dict(_tensors(model, family))
     folder = Path(folder)
     make_folder(folder)
-    save(tensors, folder / WHOLE, {"format": "pt"})  # Hugging Face's reader requires this
+    save(tensors, folder / WHOLE, {"format": "pt"})  # required by Hugging Face's reader
     write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
     write_json(folder / "config.json", settings)
     _remove_shards(folder)
 
 
 def _remove_shards(folder: Path) -> None:
-    """Remove the index and shards of an earlier model in the folder, now that the new files are complete."""
+    """Remove the index and shards of an earlier model once the new files are complete."""
     with suppress(FileNotFoundError):
         remove(folder / INDEX)
     for path in folder.iterdir():
@@ -154,8 +153,8 @@ def _remove_shards(folder: Path) -> None:
 
 
 def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """Yield a model's tensors by the names of its family, with zeros for the biases that only the family has, and with copies
-    of the biases that files hold twice."""
+    """Yield a model's tensors by its family's names. Adds zeros for biases that only the family has, and copies of biases that
+    files store twice."""
     state: dict[str, Any] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     for name, weight in quantized_weights(model):
         del state[f"{name}.values"]
@@ -178,13 +177,13 @@ def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tens
 
 
 def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tuple[str, Array]]:
-    """Split a tensor here into the parts of a file, with their names there."""
+    """Split one of our tensors into the file's tensors, by their names there."""
     ends = list(accumulate(source.lengths(model, len(values))))
     return zip(source.names, host.split(values, ends[:-1]))
 
 
 def _blocks(model: PretrainedModel, source: Source, weight: BlockWeight) -> Iterator[tuple[str, Tensor]]:
-    """Split the bytes of a weight in blocks into the parts of a file, each with blocks of one type."""
+    """Split a quantized weight's bytes into the file's tensors, each with blocks of one type."""
     values = weight.values.numpy()
     by_row = [(block_type, row) for block_type, _, rows in cut(values, weight.parts, weight.inputs) for row in rows]
     ends = [*accumulate(source.lengths(model, len(by_row)))]

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: vectors of sentences, close together for similar meanings."""
+"""sentence-transformers models: sentence vectors that are close together for similar meanings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tinytensor.parallel.threads import call_together
 MODULES = "modules.json"
 _PROMPTS = {"query": "", "document": ""}  # defaults
 _FILES = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")]
-# The settings of a Transformer that are read or have no effect, and the values that others must have.
+# Transformer settings that are read or have no effect, and the values that others must have.
 _READ = ("max_seq_length", "do_lower_case", "unpad_inputs")
 _TEXTS: dict[str, Any] = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
 _TEXTS["modality_config"] = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
@@ -44,17 +44,17 @@ SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
     "euclidean": lambda x, y: -host.stack([host.linalg.norm(row - y, axis=1) for row in x]),
     "manhattan": lambda x, y: -host.stack([host.abs(row - y).sum(1) for row in x]),
 }
-_TOKENS_AT_ONCE = 1024  # of a batch, padding included, so that its values stay in a core's cache
+_TOKENS_AT_ONCE = 1024  # tokens per batch, including padding: the values must fit in a core's cache
 
 
 @dataclass
 class SentenceEncoder:
     """A sentence model with its tokenizer.
 
-    ``max_length`` is the maximum number of tokens of a text, special ones included. ``prompts`` are texts to prepend to a
-    sentence, by name, such as "query", and ``default_prompt`` is the name of the default. ``lowercase`` lowercases texts first.
-    Without ``count_prompt`` pooling leaves out a prompt's tokens. Vectors are cut to ``truncate_dim`` values, if set.
-    ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan". Raises SettingError for another.
+    ``max_length`` is the maximum number of tokens, including special tokens. ``prompts`` maps names such as "query" to prefixes
+    for sentences, and ``default_prompt`` is the default name. ``lowercase`` lowercases the input. If ``count_prompt`` is False,
+    pooling skips prompt tokens. Vectors are truncated to ``truncate_dim`` values, if set. ``similarity_fn_name`` is "cosine",
+    "dot", "euclidean" or "manhattan". Raises SettingError for any other.
     """
 
     model: SentenceModel
@@ -79,13 +79,12 @@ class SentenceEncoder:
         prompt: str | None = None,
         truncate_dim: int | None = None,
     ) -> Array:
-        """Return the vectors of sentences, a NumPy array (number of sentences, width) in float32; for a single sentence,
-        (width,).
+        """Return sentence vectors as a float32 NumPy array (number of sentences, width), or (width,) for a single sentence.
 
-        ``prompt_name`` names one of the ``prompts``; ``prompt`` is itself prepended to each sentence. The name of a special
-        token in a text is that token, as in "Title[SEP]Abstract". Vectors are cut to their first ``truncate_dim`` values.
-        Batches of sentences of similar length are computed on several cores. Raises UserError for anything but strings, an
-        unknown prompt name, and a ``truncate_dim`` below 1.
+        ``prompt_name`` selects one of the ``prompts``; ``prompt`` is a prefix itself. Special-token names are encoded as
+        special tokens, as in "Title[SEP]Abstract". Vectors are truncated to ``truncate_dim`` values. Batches of sentences of
+        similar length run on several cores. Raises UserError for anything but strings, an unknown prompt name, or a
+        ``truncate_dim`` below 1.
         """
         if isinstance(sentences, str):
             return self.encode([sentences], prompt_name, prompt, truncate_dim)[0]
@@ -111,28 +110,28 @@ class SentenceEncoder:
         return result[:, :size]
 
     def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
-        """Return ``encode`` of questions, with the prompt "query" by default."""
+        """Call ``encode`` for questions, with the "query" prompt by default."""
         return self.encode(sentences, prompt_name or "query", **settings)
 
     def encode_document(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
-        """Return ``encode`` of the texts that questions are about, with the prompt "document" by default."""
+        """Call ``encode`` for documents to search, with the "document" prompt by default."""
         return self.encode(sentences, prompt_name or "document", **settings)
 
     def similarity(self, vectors: Any, others: Any) -> Array:
-        """Return the similarity of vectors, (n, width) and (m, width) -> (n, m) in float32: their cosine, dot product or
-        negative distance, as ``similarity_fn_name`` says."""
+        """Return pairwise similarities (n, m) of vectors (n, width) and (m, width), float32: cosine, dot product or negative
+        distance, depending on ``similarity_fn_name``."""
         x, y = (host.atleast_2d(host.asarray(rows, host.float32)) for rows in (vectors, others))
         return SIMILARITIES[self.similarity_fn_name](x, y)
 
     @property
     def width(self) -> int:
-        """The number of values in a sentence's vector."""
+        """The width of a sentence vector."""
         projections = [layer.linear.weight.shape[0] for layer in self.model.layers if isinstance(layer, Projection)]
         width = projections[-1] if projections else self.model.encoder.config.d_model * len(self.model.pooling.kinds)
         return int(min(width, self.truncate_dim or width))
 
     def ids_of(self, prompt: str, sentence: str) -> list[int]:
-        """Return the ids of a sentence after a prompt, with the special tokens around it."""
+        """Return the ids of a prompt and a sentence, with special tokens around them."""
         if not isinstance(sentence, str):
             raise UserError(f"a sentence must be a string, got {shortened(repr(sentence), 40)}: pass a list of strings")
         text = prompt + sentence
@@ -146,11 +145,11 @@ class SentenceEncoder:
 
     @property
     def pad(self) -> int:
-        """The padding id. A GPT has none, and none of its tokens attends to later ones."""
+        """The padding id. A GPT has none, but its tokens never attend to later ones."""
         return self.model.encoder.config.pad if isinstance(self.model.encoder, Bert) else 0
 
     def padded(self, texts: Sequence[str], prompt: str = "") -> tuple[Tensor, Tensor]:
-        """Return the ids of texts after a prompt, and the mask of their tokens, (number of texts, length) each."""
+        """Return the ids of sentences after a prompt, and a mask of their tokens, (number of sentences, length) each."""
         rows = [self.ids_of(prompt, text) for text in texts]
         return tt.tensor(padded(rows, self.pad)), tt.tensor(_is_token(rows))
 
@@ -163,7 +162,7 @@ class SentenceEncoder:
         return "" if name is None else prompts[name]
 
     def _vectors(self, texts: Sequence[Sequence[int]], skipped: int, batches: Sequence[Sequence[int]]) -> list[Array]:
-        """Return the vectors of the texts in each batch of indices."""
+        """Return the vectors of each batch of sentence indices."""
         vectors = []
         with tt.no_grad(), evaluating(self.model):
             for batch in batches:
@@ -176,13 +175,13 @@ class SentenceEncoder:
 
 
 def _is_token(rows: Sequence[Sequence[int]]) -> Array:
-    """Return the mask of padded rows: booleans (number of rows, length of the longest)."""
+    """Return the boolean mask of padded rows (number of rows, maximum length)."""
     lengths = host.array([len(row) for row in rows])
     return host.arange(lengths.max()) < lengths[:, None]
 
 
 def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Return the indices of texts, longest first, in batches of similar numbers of tokens, padding included."""
+    """Group sentence indices, longest first, into batches with similar token counts, including padding."""
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > _TOKENS_AT_ONCE:
@@ -192,18 +191,18 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def sentence_encoder(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> SentenceEncoder:
-    """Load a sentence-transformers model with its tokenizer, from a folder or of this name on the Hugging Face hub.
+    """Load a sentence-transformers model and its tokenizer from a folder or the Hugging Face hub.
 
-    The modules.json of the folder names a Transformer (of a family that ``from_pretrained`` reads, without its head), Pooling,
-    and then Dense and Normalize in any order. ``dtype`` is that of ``from_pretrained``.
+    The folder's modules.json must list a Transformer (a ``from_pretrained`` family; its head is dropped), a Pooling, and
+    optionally Dense and Normalize modules in any order. For ``dtype``, see ``from_pretrained``.
 
-    Raises UserError for other modules and settings, and as ``from_pretrained`` and ``pretrained_tokenizer`` do.
+    Raises UserError for other modules or settings, and as ``from_pretrained`` and ``pretrained_tokenizer`` do.
     """
     return encoder_around(find_folder(path_or_name, revision), lambda path: load_encoder(path, dtype))
 
 
 def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]) -> SentenceEncoder:
-    """Return ``sentence_encoder`` of a folder, with the encoder that ``load`` returns for the folder of its Transformer."""
+    """Return ``sentence_encoder`` of a folder, using ``load`` to load its Transformer folder."""
     (_, transformer), (_, of_pooling), *more = _modules(folder)
     pooling, count_prompt = _pooling(PretrainedSettings(of_pooling / "config.json"))
     encoder = load(transformer)
@@ -243,8 +242,8 @@ def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]
 
 
 def _settings(path: Path, known: Sequence[str] | None = None, **allowed: Any) -> PretrainedSettings:
-    """Return the settings of a file, which may be missing. If present, ``allowed`` settings must have their one value, and with
-    ``known`` all others must be off."""
+    """Return the settings of a file, which may be missing. ``allowed`` settings must have their only value if present. If
+    ``known`` is passed, all other settings must be off."""
     settings = PretrainedSettings(path, read_json(path) if path.exists() else {})
     settings.refuse(**allowed)
     if known is not None:
@@ -272,7 +271,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
-    """Return the kinds of pooling, and whether it counts the tokens of a prompt. Older files have a switch for each kind."""
+    """Return the pooling types, and whether prompt tokens are pooled. Older files have one switch per type."""
     named = settings.values.get("pooling_mode")
     endings = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens"}
     switches = {name: f"pooling_mode_{endings.get(name, name)}" for name in POOLINGS}
@@ -305,7 +304,7 @@ def _projection(folder: Path) -> Projection:
 
 
 def layer_with_weights(layer: Any, folder: Path) -> Any:
-    """Load the weights of a folder into a module with the same names. Raises UserError if they do not fit."""
+    """Load a folder's weights into a module with the same names. Raises UserError if they do not fit."""
     tensors = read_weights(folder)
     expected = {name: tensor.shape for name, tensor in layer.state_dict().items()}
     if {name: array.shape for name, array in tensors.items()} != expected:

@@ -1,7 +1,7 @@
-"""The tokenizer of a folder in Hugging Face's layout, read as transformers reads it, and written there.
+"""Load and save tokenizers in Hugging Face format, with the behavior of transformers.
 
-transformers builds a tokenizer of the classes in ``CLASSES`` from the vocabulary, the merges and tokenizer_config.json, even
-where tokenizer.json says something else. So does this module.
+For the classes in ``CLASSES``, transformers builds the tokenizer from the vocabulary, the merges and tokenizer_config.json,
+even if tokenizer.json differs. So does this module.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ REMEDY = "write tokenizer.json with transformers: AutoTokenizer.from_pretrained(
 
 
 def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
-    """Return the tokenizer of a folder with the files of a published model.
+    """Load the tokenizer of a published model from its folder.
 
-    The first of these files decides: source.spm, with target.spm and vocab.json (Marian); tokenizer.json; merges.txt, with
-    vocab.json (GPT-2, RoBERTa, Qwen); vocab.txt (BERT). Its settings and added tokens come from tokenizer_config.json,
-    added_tokens.json and special_tokens_map.json. Without any of them, the tokenizer is that of a GGUF file (``folder`` itself
-    or the only one in it), or of the base model of an adapter in the folder.
+    The first of these files that exists is used: source.spm, with target.spm and vocab.json (Marian); tokenizer.json;
+    merges.txt, with vocab.json (GPT-2, RoBERTa, Qwen); vocab.txt (BERT). Settings and added tokens come from
+    tokenizer_config.json, added_tokens.json and special_tokens_map.json. If none exists, it uses a GGUF file (``folder`` itself
+    or the only one in it), or the base model of an adapter in the folder.
 
-    Raises UserError if there is no tokenizer, or if a file is missing, damaged or not supported. A warning of the logger
-    "tinyformer" reports a vocabulary that does not fit the model's, as after a partial download.
+    Raises UserError if there is no tokenizer, or a file is missing, damaged or unsupported. The "tinyformer" logger warns about
+    a vocabulary that does not fit the model, as after a partial download.
     """
     folder = Path(folder)
     tokenizer = _read(folder)
@@ -72,7 +72,7 @@ def _read(folder: Path) -> Tokenizer:
 
 
 def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
-    """Return a description of the tokens or merges that a tokenizer seems to lack, or ""."""
+    """Describe the tokens or merges that a tokenizer seems to lack, or return ""."""
     vocab_size = json_of(folder, "config.json").get("vocab_size")
     size = tokenizer.vocab_size
     # Published models may have more outputs than tokens: multiples of 128 are faster.
@@ -85,11 +85,11 @@ def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
 
 
 def save_pretrained_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json for transformers' ``AutoTokenizer.from_pretrained(folder)``, which then
-    encodes and decodes alike.
+    """Write tokenizer.json and tokenizer_config.json, so that transformers' ``AutoTokenizer.from_pretrained(folder)`` encodes
+    and decodes identically.
 
-    Names of special tokens in a text become those tokens there, as with ``allow_special`` here. Raises UserError for a
-    tokenizer whose rules tokenizer.json cannot express, such as one of whole words, which guesses the spaces between them.
+    In transformers, special-token names in the text become special tokens, as with ``allow_special`` here. Raises UserError if
+    tokenizer.json cannot express the rules, such as a word tokenizer's guesses about spaces.
     """
     write_tokenizer_files(tokenizer, Path(folder))
 
@@ -103,17 +103,17 @@ def _marian(folder: Path) -> MarianTokenizer:
 # ------------------------------------------------------------------------------------------------------------------ the classes
 
 CONFIG = "tokenizer_config.json"
-GENERIC = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")  # these follow tokenizer.json
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")  # these use tokenizer.json
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """The rules of a tokenizer class of transformers.
+    """The rules of a transformers tokenizer class.
 
-    ``sections`` makes the sections of a tokenizer.json from the files (a ``vocab``, and perhaps ``merges`` and a
-    ``normalizer``) and the settings. ``tokens`` are the default special tokens. ``ends`` names the two tokens that always
-    surround a text. ``own_files`` are the files that replace a missing tokenizer.json.
+    ``sections`` makes tokenizer.json sections from the files (``vocab``, and possibly ``merges`` and ``normalizer``) and the
+    settings. ``tokens`` are the default special tokens. ``ends`` names the two tokens that always surround a sequence.
+    ``own_files`` are the files that replace a missing tokenizer.json.
     """
 
     model: str
@@ -212,11 +212,11 @@ OF_MODELS = {
 
 
 def class_name(settings: PretrainedSettings, config: Mapping[str, Any], of_bytes: bool) -> str:
-    """Return the name of the class that transformers chooses, or "" if no file tells. ``of_bytes``: tokenizer.json has a
-    ByteLevel part."""
+    """Return the name of the class that transformers uses, or "" if no file names it. ``of_bytes``: tokenizer.json has a
+    ByteLevel component."""
     declared = str(settings.values.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     registered = OF_MODELS.get(str(config.get("model_type")), "")
-    if registered in GENERIC or config.get("model_type") == "qwen2":  # many Qwen2 folders name a wrong class
+    if registered in GENERIC or config.get("model_type") == "qwen2":  # many Qwen2 folders name the wrong class
         return registered
     return GENERIC[0] if declared == "LlamaTokenizer" and of_bytes else declared or registered
 
@@ -243,16 +243,16 @@ def check_settings(name: str, settings: PretrainedSettings, file: Section | None
 
 
 def content_of(token: Any) -> str:
-    """Return the text of a special token in the settings: a string, or the description of an added token."""
+    """Return the text of a special token in the settings: a string or an added token."""
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
-# ------------------------------------------------------------------------------------------- as its class and its settings say
+# ------------------------------------------------------------------------------------------------ loading published tokenizers
 
 
 def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
-    """Return the tokenizer of tokenizer.json, of vocab.json and merges.txt, or of vocab.txt, following its class and settings.
-    A character tokenizer that ``save_pretrained_tokenizer`` wrote becomes a CharTokenizer.
+    """Load the tokenizer of tokenizer.json, of vocab.json and merges.txt, or of vocab.txt, with its class and settings. A
+    character tokenizer saved by ``save_pretrained_tokenizer`` becomes a CharTokenizer.
 
     Raises UserError for a damaged file, an unknown class without tokenizer.json, and unsupported settings.
     """
@@ -292,7 +292,7 @@ def _characters(file: Section) -> CharTokenizer | None:
 
 
 def json_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return the content of a JSON file in a folder, or {} if there is none."""
+    """Return the content of a folder's JSON file, or {} if there is none."""
     return read_json(folder / name) if (folder / name).exists() else {}
 
 
@@ -326,12 +326,12 @@ def _named(settings: PretrainedSettings, role: str) -> list[str]:
 
 
 def _files(folder: Path, name: str) -> Section:
-    """Return the vocabulary and merges of a folder without tokenizer.json, for a class that does not need it."""
+    """Return the vocabulary and merges of a tokenizer class that works without tokenizer.json."""
     files = CLASSES[name].own_files
     if missing := [file for file in files if not (folder / file).exists()]:
         raise UserError(f"{folder} has no tokenizer.json, so {a_or_an(name)} needs {' and '.join(missing)}; {REMEDY}")
     if files == ("vocab.txt",):
-        lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
+        lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines splits at rare characters
         return {"vocab": {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}}
     vocabulary = read_json(folder / "vocab.json")
     lines = read_utf8(folder / "merges.txt", "pass the folder that holds merges.txt").split("\n")
@@ -340,7 +340,7 @@ def _files(folder: Path, name: str) -> Section:
 
 
 def settings_of(folder: Path) -> PretrainedSettings:
-    """Return the tokenizer's settings. special_tokens_map.json adds to settings that do not list the added tokens."""
+    """Return the tokenizer settings. If they do not list the added tokens, special_tokens_map.json extends them."""
     settings = json_of(folder, CONFIG)
     if "additional_special_tokens" in settings and not settings.get("extra_special_tokens"):
         settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
@@ -358,7 +358,7 @@ def _is_of_bytes(file: Section) -> bool:
 
 
 def _special(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return the special tokens in the settings: those with a role, the usual roles first, and the others."""
+    """Return the special tokens in the settings: those with a role (common roles first), and all others."""
     extra = values.get("extra_special_tokens") or []
     names = [*ROLES, *(key for key in values if key.endswith("_token") and key not in ROLES)]
     roles = [values[key] for key in names if isinstance(values.get(key), str | dict)]
@@ -366,7 +366,7 @@ def _special(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _added(folder: Path, settings: PretrainedSettings, file: Section, there: set[str]) -> list[Section]:
-    """Return the added tokens that the settings and files list, then the special tokens that are neither among them nor in
+    """Return the added tokens listed in the settings and files, then special tokens that are neither among them nor in
     ``there``."""
     roles, extra = _special(settings.values)
     listed: dict[int, Section] = {int(i): _token(token) for i, token in settings.values.get("added_tokens_decoder", {}).items()}
@@ -385,7 +385,7 @@ def _added(folder: Path, settings: PretrainedSettings, file: Section, there: set
 
 
 def _token(token: Mapping[str, Any]) -> Section:
-    """Return an added token of the settings in tokenizer.json's format."""
+    """Convert an added token from the settings to tokenizer.json format."""
     keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     return {key: token[key] for key in keys if key in token}
 

@@ -1,8 +1,8 @@
-"""The weights of a pretrained model, in its files and in the model: float32, bfloat16, or blocks of 8 or 4 bits.
+"""Pretrained weights, in files and in models: float32, bfloat16, or blocks of 8 or 4 bits.
 
-A folder with quantized weights stores their blocks as bytes (rows, bytes of a row), under their usual names with the block type
-appended, such as "lm_head.weight.Q8_0". ``quantization_config`` in config.json keeps other readers from misreading them.
-Folders of older versions have int8 values under the usual names, and a scale for each row.
+A folder stores quantized weights as blocks of bytes (rows, bytes per row), under the usual names plus the block type, such as
+"lm_head.weight.Q8_0". ``quantization_config`` in config.json keeps other readers from misreading them. Folders of older
+versions store int8 values under the usual names, with one scale per row.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tinytensor.nn import Module
 from tinytensor.nn.quantization import put_weight, quantize_weight
 from tinytensor.nn.weights import BlockWeight
 
-SCALE = "_scale"  # appended to an older version's int8 weight's name: the name of its scales
+SCALE = "_scale"  # appended to an old int8 weight's name for its scales
 _METHOD = "tinyformer"
 _MOST_NAMED = 3  # tensors or files in a message
 
 
 @dataclass(frozen=True)
 class PackedArray:
-    """A quantized tensor as a file stores it. Its float32 values are computed when needed.
+    """A quantized tensor as stored in a file. Its float32 values are computed on use.
 
-    ``stored`` holds its bytes, mapped from the file, (..., bytes of a row), and ``unpack`` dequantizes them. With ``heads``,
-    each head's rows alternate between its two halves, as llama.cpp orders the queries and keys of a Llama.
+    ``stored`` holds the file-mapped bytes (..., bytes per row), and ``unpack`` dequantizes them. If ``heads`` is set, each
+    head's rows alternate between its two halves, the order of queries and keys in llama.cpp's Llama.
     """
 
     stored: Array
@@ -49,7 +49,7 @@ class PackedArray:
 
     @property
     def nbytes(self) -> int:
-        """The size of its values in bytes."""
+        """The size of the stored values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def numbers(self) -> Array:
@@ -61,8 +61,7 @@ class PackedArray:
         return self._in_order(self.stored)
 
     def as_wide_as(self, width: int) -> PackedArray:
-        """Return the same rows without the padding of the last block, if a weight with this many inputs has rows of these
-        bytes."""
+        """Return the rows without padding in the last block, if a weight with ``width`` inputs has rows of this size."""
         if not self.is_padded or self.stored.shape[1] != BLOCK_TYPES[self.block_type].row_bytes(width):
             return self
         return replace(self, shape=(len(self.stored), width), unpack=_unpack(self.block_type, width))
@@ -74,8 +73,7 @@ class PackedArray:
 
 
 def packed(tensors: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the tensors of a folder, with quantized ones under their usual names. Raises UserError if two have the same
-    name."""
+    """Return a folder's tensors, with quantized tensors under their usual names. Raises UserError if two have the same name."""
     arrays = dict[str, Any]()
     for name, array in tensors.items():
         base, _, block_type = name.rpartition(".")
@@ -100,7 +98,7 @@ Weights = dict[str, Array | PackedArray]
 
 @dataclass(frozen=True)
 class Kept:
-    """The ``dtype`` that the weights of a model get. None: that of their files, blocks or float32."""
+    """The ``dtype`` of a model's loaded weights. None: as in the files, blocks or float32."""
 
     dtype: str | None = "float32"
 
@@ -112,7 +110,7 @@ class Kept:
         return names_to_round(model, self.dtype or "int8")
 
     def takes(self, array: Any) -> bool:
-        """Return True if a tensor's blocks are used as the file has them."""
+        """Return True if a tensor's blocks are used as stored in the file."""
         dtype = {"Q8_0": "int8", "BF16": "bfloat16"}.get(array.block_type, "int4") if is_packed(array) else ""
         return bool(dtype) and self.dtype in (None, dtype)
 
@@ -126,9 +124,9 @@ AS_FLOAT32 = Kept()
 
 
 def kept_for(settings: PretrainedSettings, dtype: str | None) -> Kept:
-    """Return the choice of dtype for a folder's weights; without ``dtype``, that of the files.
+    """Return the dtype choice for a folder's weights. If ``dtype`` is None, use the files' dtype.
 
-    Raises UserError for an unknown dtype, and for weights that another program quantized.
+    Raises UserError for an unknown dtype, and for weights quantized by another program.
     """
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype must be one of {', '.join(DTYPES)}, got {shortened(repr(dtype), 40)}")
@@ -139,21 +137,21 @@ def kept_for(settings: PretrainedSettings, dtype: str | None) -> Kept:
 
 
 def described(model: Module) -> dict[str, Any]:
-    """Return what config.json says of a model's weights. bfloat16 weights are written as float32."""
+    """Return the config.json entries for a model's weights. bfloat16 weights are written as float32."""
     dtype = dtype_of(model)
     return {"quantization_config": {"quant_method": _METHOD, "dtype": dtype}} if dtype in ("int8", "int4") else {}
 
 
-# -------------------------------------------------------------------------------------------------------------- into the model
+# ------------------------------------------------------------------------------------------------------ loading into the model
 
 
 def load_into(model: Module, family: Family, tensors: Weights, where: object, kept: Kept = AS_FLOAT32) -> list[str]:
-    """Load the tensors of a file into a model of this family, without copying those that fit as they are. ``kept`` chooses the
-    dtype. Weights are rounded one at a time, so they are never all in memory as float32.
+    """Load a file's tensors into a model of this family. Tensors that need no conversion are not copied. ``kept`` chooses the
+    dtype. Weights are rounded one at a time to save memory.
 
-    Returns our names of optional tensors that the file lacks. A warning of the logger "tinyformer" names unused layers of the
-    file, such as another head. Raises UserError, which lists all missing, unexpected and misshapen tensors and names the file
-    ``where``, and for weights that cannot be rounded.
+    Returns our names of optional tensors missing from the file. The "tinyformer" logger warns about unused layers, such as
+    another head. Raises UserError, with the file name ``where``, for weights that cannot be rounded, or with a list of all
+    missing, unexpected and misshapen tensors.
     """
     sources = {name: family.source(name) for name in model.state_dict()}
     needed = {theirs for source in sources.values() for theirs in source.names}
@@ -199,7 +197,7 @@ def load_into(model: Module, family: Family, tensors: Weights, where: object, ke
 
 
 def _block_weight(files: Sequence[PackedArray], inputs: int) -> BlockWeight:
-    """Return a weight in blocks, as a view of the file if one tensor has all of it in the same order."""
+    """Return a block weight, as a view of the file if a single tensor holds it in the same order."""
     if len(files) == 1 and not files[0].heads:
         values = files[0].stored.reshape(-1)
     else:
@@ -216,20 +214,20 @@ def _block_weight(files: Sequence[PackedArray], inputs: int) -> BlockWeight:
 
 
 def _renamed(tensors: Weights, prefix: str, known: Set[str]) -> Weights:
-    """Rename the tensors of a file that have older names or omit the prefix."""
+    """Rename tensors that have older names or lack the prefix."""
     new = {re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name): array for name, array in tensors.items()}
     new = {re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name): array for name, array in new.items()}
     changed = {}
     for name in new:
-        # The second spelling is that of a Llama for question answering.
+        # The second spelling is used in a Llama for question answering.
         spellings = [prefix + name, re.sub(r"^transformer\.", prefix, name)]
         changed[name] = next((one for one in spellings if name not in known and one in known and one not in new), name)
     return {changed[name]: array for name, array in new.items()}
 
 
 def _drop_copies(tensors: Weights, copies: Mapping[str, str], needed: Set[str]) -> list[str]:
-    """Keep one of each tensor that a file has twice. Return the problems: copies that differ. A bias counts in the layer that
-    the model has."""
+    """Keep one of each duplicated tensor. Return the problems: copies that differ. A bias counts in the layer that the model
+    has."""
     problems = []
     for copy, original in copies.items():
         if copy in tensors:
@@ -247,10 +245,10 @@ def weight_beside(bias: str) -> str:
 
 
 def misfits(model: Module, source: Source, tensors: Mapping[str, Array | PackedArray], shape: tuple[int, ...]) -> list[str]:
-    """Return the problems with the tensors of a file that become one tensor of this shape here."""
+    """Return the problems with the file tensors for one of our tensors of this shape."""
     problems = []
     for name, length in zip(source.names, source.lengths(model, shape[0])):
-        part = host.broadcast_to(host.float32(0), (length, *shape[1:]))  # takes no memory; only its shape counts
+        part = host.broadcast_to(host.float32(0), (length, *shape[1:]))  # takes no memory; only its shape matters
         array = tensors.get(name)
         if array is None:
             problems.append(f"{name} is missing")
@@ -267,14 +265,14 @@ def misfits(model: Module, source: Source, tensors: Mapping[str, Array | PackedA
 
 
 def listed(items: Sequence[str], between: str) -> str:
-    """Return the first items, and the number of further ones."""
+    """Return the first items, and the number of remaining items."""
     more = f" (and {len(items) - _MOST_NAMED} more)" if len(items) > _MOST_NAMED else ""
     return between.join(items[:_MOST_NAMED]) + more
 
 
 def put_together(source: Source, tensors: Mapping[str, Array | PackedArray]) -> Array:
-    """Return the tensor here that a file's tensors make, in the dtype of parameters: a view of the file if possible, otherwise
-    a copy, after which the file's pages are released."""
+    """Assemble one of our tensors from file tensors, in the parameter dtype. Returns a view of the file if possible. Otherwise
+    returns a copy and releases the file's pages."""
     files = [tensors[name] for name in source.names]
     parts = [numbers_of(file) if isinstance(file, PackedArray) else source.as_ours(numbers_of(file)) for file in files]
     for i, name in enumerate(source.names):
@@ -291,15 +289,15 @@ def put_together(source: Source, tensors: Mapping[str, Array | PackedArray]) -> 
 
 
 def numbers_of(array: Array | PackedArray) -> Array:
-    """Return the values of a tensor of ``read_weights``."""
+    """Return the values of a tensor from ``read_weights``."""
     return array.numbers() if isinstance(array, PackedArray) else as_numbers(array)
 
 
 def _copied(array: Array) -> Array:
-    """Return a copy in the dtype of parameters, with contiguous rows."""
+    """Copy an array in the parameter dtype, with contiguous rows."""
     if array.flags.c_contiguous:
         return array.astype(default_dtype)
     copy = host.empty(array.shape, default_dtype)
-    for start in range(0, array.shape[-1], 16):  # a transposed array, in strips: three times as fast
+    for start in range(0, array.shape[-1], 16):  # copying a transposed array in strips is three times faster
         copy[..., start : start + 16] = array[..., start : start + 16]
     return copy

@@ -1,4 +1,4 @@
-"""How a pretrained model generates: generation_config.json, applied as ``generate`` of transformers does."""
+"""Generation settings of a pretrained model: generation_config.json, applied like ``generate`` in transformers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONLY_SAMPLING: Mapping[str, Sequence[Any]] = {
     "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()
 }  # fmt: skip
 
-# The settings with the same names in ``Writing`` and the file, and those that are written even with their default.
+# Settings with the same names in ``Writing`` and the file, and settings written even with their default value.
 SAME_NAMES = (
     "max_length", "length_penalty", "early_stopping", "max_new_tokens", "num_beams", "min_length", "min_new_tokens",
     "repetition_penalty", "no_repeat_ngram_size", "renormalize_logits", "do_sample", "temperature", "top_k", "top_p", "min_p",
@@ -49,19 +49,19 @@ TELLING = ("length_penalty", "early_stopping", "do_sample", "temperature", "top_
 
 @dataclass(frozen=True)
 class Writing:
-    """How a model generates.
+    """The generation settings of a model.
 
-    - ``start`` is the id that starts a text, ``ends`` are those that end it, and the ``forbidden`` ids are never generated.
-    - ``forced_end``, one of the ``ends``, is generated when a text reaches ``max_length`` tokens, the start included.
-      ``max_new_tokens``, which does not count the prompt, takes precedence.
-    - ``length_penalty`` and ``early_stopping`` are those of ``HuggingFaceRule``, for beam search with ``num_beams``.
-    - ``forced_start`` follows a prompt of one token. The ids in ``forbidden_first`` are never the first new token, and the
+    - ``start`` is the start token and ``ends`` the end tokens. ``forbidden`` tokens are never generated.
+    - ``forced_end``, one of the ``ends``, is generated when a sequence reaches ``max_length`` tokens, including the start.
+      ``max_new_tokens``, which excludes the prompt, takes precedence.
+    - ``length_penalty`` and ``early_stopping`` configure ``HuggingFaceRule``, for beam search with ``num_beams``.
+    - ``forced_start`` follows a one-token prompt. Tokens in ``forbidden_first`` are never generated first, and
       ``forbidden_sequences`` never occur.
-    - No text ends before it has ``min_length`` tokens, the prompt included, and ``min_new_tokens`` new ones. If a file has
-      both, only the second counts.
-    - ``repetition_penalty`` makes tokens that already occurred less likely, and no run of ``no_repeat_ngram_size`` tokens
-      occurs twice. With ``renormalize_logits`` the remaining probabilities are scaled to sum to 1.
-    - ``do_sample``, ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``typical_p`` choose a token; None: not set.
+    - No sequence ends before ``min_length`` tokens, including the prompt, and ``min_new_tokens`` new ones. If a file sets both,
+      only the second counts.
+    - ``repetition_penalty`` makes repeated tokens less likely, and no n-gram of ``no_repeat_ngram_size`` tokens repeats.
+      ``renormalize_logits`` scales the remaining probabilities to sum to 1.
+    - ``do_sample``, ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``typical_p`` control sampling. None: not set.
     - ``unsupported`` lists the settings that have no effect here.
     """
 
@@ -91,8 +91,8 @@ class Writing:
     unsupported: tuple[str, ...] = ()
 
     def rules(self) -> tuple[LogitsRule, ...]:
-        """Return the rules that change the scores of tokens, besides the ``forbidden`` ones and a forced end, for ``generate``,
-        ``sample`` and ``beam_search``."""
+        """Return the rules that change token scores, for ``generate``, ``sample`` and ``beam_search``. ``forbidden`` tokens and
+        a forced end are separate."""
         needs_length = self.ends and (self.min_length or self.min_new_tokens)
         rules: list[LogitsRule | None] = [
             RepetitionPenalty(self.repetition_penalty) if self.repetition_penalty != 1 else None,
@@ -106,8 +106,8 @@ class Writing:
         return tuple(rule for rule in rules if rule is not None)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the settings of ``Sampling`` that are set. Without sampling a model is greedy; with ``do_sample``
-        transformers' defaults fill the gaps."""
+        """Return the ``Sampling`` settings. Without ``do_sample``, a model is greedy. With it, unset values get the
+        transformers defaults."""
         if self.do_sample is False:
             return {"temperature": 0.0}
         usual: dict[str, Any] = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
@@ -115,8 +115,8 @@ class Writing:
         return usual | {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def length(self, prompt: int, usual: int) -> int:
-        """Return the number of new tokens after a prompt of this length: ``max_new_tokens``, or else the ``usual`` number, or
-        what ``max_length`` leaves if that is less, but at least 1."""
+        """Return the number of new tokens after a prompt of this length: ``max_new_tokens``, or else ``usual``, limited by the
+        remaining ``max_length``, but at least 1."""
         if self.max_new_tokens:
             return self.max_new_tokens
         return usual if self.max_length is None else max(1, min(usual, self.max_length - prompt))
@@ -144,7 +144,7 @@ class Writing:
 
 
 class _Reader:
-    """Reads each setting from the first file that has it. Ids of ``size`` (the vocabulary's) or more are ignored."""
+    """Reads each setting from the first file that has it. Ids of ``size`` (the vocabulary size) or more are ignored."""
 
     def __init__(self, files: Sequence[PretrainedSettings], size: int):
         self.files = files
@@ -163,28 +163,28 @@ class _Reader:
         return self.value(expected, name, None) if self.said(name).values.get(name) is not None else None
 
     def count(self, name: str, default: int | None = 0) -> Any:
-        """Return a number that must be at least 0."""
+        """Return a setting that must be a number of at least 0."""
         value = self.optional(int, name)
         if value is not None and value < 0:
             raise self.said(name).error(f"{name} must be at least 0, got {value}")
         return default if value is None else value
 
     def ids(self, name: str) -> list[int]:
-        """Return a setting that is one id, several, or none, as a list."""
+        """Return a setting (one id, several, or none) as a list."""
         value = self.value(int | list[int], name, [])
         return [i for i in (value if isinstance(value, list) else [value]) if 0 <= i < self.size]
 
     def names_of(self, settings: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return the names of the settings with a value that has an effect."""
+        """Return the names of the settings whose values have an effect."""
         values = {name: self.said(name).values.get(name) for name in settings}
         return [name for name, value in values.items() if value not in (None, [], {}, *settings[name])]
 
 
 def read_writing(folder: Path, with_beams: bool = False) -> Writing:
-    """Return how the model in a folder generates, from generation_config.json, and for the tokens around a text and beam search
-    also from config.json. Ids outside the vocabulary are ignored: a small model may have kept those of a larger one. A warning
-    of the logger "tinyformer" names unsupported settings. ``with_beams``: the caller of a model that does not translate
-    searches with ``num_beams``, unless the model samples."""
+    """Return the generation settings of the model in a folder, from generation_config.json. The tokens around a sequence and
+    beam search settings may also come from config.json. Ids outside the vocabulary are ignored: a small model may still list
+    ids of a larger one. The "tinyformer" logger warns about unsupported settings. ``with_beams``: use ``num_beams`` for a model
+    that does not translate, unless it samples."""
     folder = model_folder(folder)
     config = read_settings(folder)
     size = config.read(int, "decoder_vocab_size", config.read(int, "vocab_size", sys.maxsize))
@@ -196,10 +196,10 @@ def read_writing(folder: Path, with_beams: bool = False) -> Writing:
     if [] in words:
         raise either.said("bad_words_ids").error("bad_words_ids has an empty sequence: remove it")
     words = [word for word in words if all(0 <= i < size for i in word)]
-    single = [i for i, *more in words if not more and i not in ends]  # transformers also lets a text end
+    single = [i for i, *more in words if not more and i not in ends]  # transformers also lets a sequence end there
     translates = config.values.get("model_type") in MARIAN.model_types
     forced_ends = either.ids("forced_eos_token_id")
-    forces_others = not set(forced_ends) <= set(ends)  # not an end of a text
+    forces_others = not set(forced_ends) <= set(ends)  # not an end token
     writing = Writing(
         start=next(iter(either.ids("decoder_start_token_id") or either.ids("bos_token_id")), None),
         ends=ends,
@@ -248,7 +248,7 @@ def _early_stopping(reader: _Reader) -> bool | str:
 
 
 def _unsupported(reader: _Reader, translates: bool, with_beams: bool) -> list[str]:
-    """Return the names of unsupported settings. A translator does not sample, and nothing else samples among beams."""
+    """Return the names of unsupported settings. A translator does not sample, and no model samples with several beams."""
     settings, samples = dict(UNSUPPORTED), reader.files[0].values.get("do_sample")
     settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)} if samples or not with_beams else {}
     if not translates and samples is not False:

@@ -1,7 +1,7 @@
-"""Tokenizers: from text to token ids and back.
+"""Tokenizers: convert text to token ids and back.
 
-Read ``base`` first, then ``char``, ``word``, ``bpe`` and ``wordpiece``. ``pipeline`` runs published tokenizers with the package
-tokenizers. This package imports only common/.
+Read ``base`` first, then ``char``, ``word``, ``bpe`` and ``wordpiece``. ``pipeline`` runs published tokenizers with the
+``tokenizers`` package. This package imports only common/.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, MarianTokenizer, PipelineTokenizer)
-# entries of published byte-pair tokenizers that earlier versions saved
+# entries in published byte-pair tokenizers saved by earlier versions
 _OF_PUBLISHED = {"rules", "added", "ignore_merges", "before", "after", "unknown", "fuse_unknown"}
 
 
 def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
-    """Load the tokenizer that any tokenizer's ``save`` wrote. Raises UserError for any other file and, given a ``vocab_size``,
-    for a tokenizer with another number of tokens."""
+    """Load a tokenizer from a file written by ``save``. Raises UserError for any other file, or if ``vocab_size`` is passed and
+    differs."""
     saved = read_json(Path(path))
     name = saved.get("kind")
     tokenizer_class = next((one for one in TOKENIZERS if one.kind == name), None)

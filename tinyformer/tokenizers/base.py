@@ -1,4 +1,4 @@
-"""The interface of every tokenizer, and their shared parts: checks of texts and ids, and reading saved files."""
+"""The tokenizer protocol and shared code: checks of text and ids, and loading saved files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Made = TypeVar("Made")
 
 
 class Tokenizer(Protocol):
-    """Text to ids, 0 to ``vocab_size`` - 1, and back. ``special`` maps the names of special tokens to their ids.
+    """Protocol for tokenizers. Ids range from 0 to ``vocab_size`` - 1. ``special`` maps special-token names to ids.
 
-    ``before`` and ``after`` are the ids that a model expects around a text. ``encode`` leaves them to the caller.
+    ``before`` and ``after`` are the ids that a model expects around a sequence. ``encode`` does not add them.
     """
 
     kind: str
@@ -28,35 +28,34 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
+        """The number of tokens, including special tokens."""
         ...
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the text, a NumPy int64 array.
+        """Return the ids of the text as a NumPy int64 array.
 
-        The name of a special token in the text is plain text unless ``allow_special``, so that untrusted text cannot end a
-        sequence, for example. Raises UserError for anything but text (see ``checked_text``), and for text that the tokenizer
-        cannot encode.
+        Unless ``allow_special``, special-token names in the text are encoded as plain text. Untrusted text therefore cannot end
+        a sequence, for example. Raises UserError for invalid text (see ``checked_text``) or text that the tokenizer cannot
+        encode.
         """
         ...
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the text of the ids. With ``skip_special``, leave out all special tokens but [UNK], which stands for a word.
-        Raises UserError for a number that is not an id."""
+        """Return the decoded text. If ``skip_special``, omit all special tokens except [UNK], which represents a word. Raises
+        UserError for an invalid id."""
         ...
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns in pieces, each as soon as it is final."""
+        """Yield the text of ``decode`` in pieces, each as soon as it is final."""
         ...
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file, which ``load`` and ``load_tokenizer`` read."""
+        """Save the tokenizer as a JSON file for ``load`` and ``load_tokenizer``."""
         ...
 
 
 def checked_text(text: str) -> str:
-    """Return the text. Raises UserError if it is not a string, or contains half of a surrogate pair, which UTF-8 cannot
-    encode."""
+    """Return the text. Raises UserError if it is not a string or contains an unpaired surrogate, which UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise UserError(f"a tokenizer encodes strings, got {type(text).__name__}")
     try:
@@ -71,12 +70,12 @@ def checked_text(text: str) -> str:
 
 
 def texts_of(text: str | Iterable[str]) -> Iterable[str]:
-    """Iterate over the checked texts of one string or several."""
+    """Iterate over one string or several, checking each."""
     return map(checked_text, [text] if isinstance(text, str) else text)
 
 
 def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ()) -> Iterator[int]:
-    """Yield the ids that are not in ``leave_out``. Raises UserError for a number that is not an id, such as a negative one."""
+    """Yield the ids that are not in ``leave_out``. Raises UserError for an invalid id, such as a negative number."""
     for value in ids:
         try:
             i = operator.index(value)
@@ -89,10 +88,10 @@ def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ())
 
 
 def load_saved(make: Callable[..., Made], path: str | Path, name: str, label: str, **types: Any) -> Made:
-    """Call ``make`` with the values in a tokenizer's file, whose names and type hints are ``types``.
+    """Call ``make`` with the values from a tokenizer file. ``types`` are their names and type hints.
 
-    ``name`` is the file's "kind", and ``label`` its name in messages. Raises UserError for another tokenizer's file, and for a
-    value of another type.
+    ``name`` is the "kind" entry of the file, and ``label`` the tokenizer's name in messages. Raises UserError for a different
+    tokenizer's file or a value of the wrong type.
     """
     saved = read_json(Path(path))
     if saved.get("kind") != name:

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2, Radford et al. 2019).
 
-A text is cut into words, each with the space before it, and a word into its UTF-8 bytes. Then the pair of neighbors that
-training merged first is merged, again and again. Every byte is a token, so every text can be encoded.
+Text is split into words, each with its leading space, and words into UTF-8 bytes. Encoding then repeatedly merges the adjacent
+pair that training merged first. Every byte is a token, so any text can be encoded.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tinyformer.tokenizers.special import cut_at_special, skippable, special_nam
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-# GPT-2's words: English contractions; letters, digits or other signs, each with one space before them; white space.
+# GPT-2's words: English contractions; letters, digits or other characters, with an optional leading space; white space.
 GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # the time a pattern may take: an untrusted one may be made to hang
+_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # time limit: an untrusted pattern may hang
 
 
 class BPETokenizer:
-    """Byte-level BPE. ``tokens[i]`` are the bytes of id i. ``merges`` are pairs of ids, in the order they were learned.
+    """Byte-level BPE. ``tokens[i]`` holds the bytes of id i. ``merges`` are pairs of ids in the order they were learned.
 
-    ``special`` tokens, such as "<|endoftext|>", are never cut, and no merge makes one. ``encode`` treats their names as plain
-    text unless ``allow_special``, so that a text cannot smuggle them in.
+    ``special`` tokens such as "<|endoftext|>" are never split, and merges never create them. Unless ``allow_special``,
+    ``encode`` treats their names as plain text, so that text cannot inject them.
 
-    ``pattern`` is a regular expression that cuts a text into words: each match is a word, and so is the text between matches.
-    The default is GPT-2's; "" makes the text one word. Raises UserError if these do not fit together.
+    ``pattern`` is a regular expression that splits text into words. Each match is a word, and so is the text between matches.
+    The default is GPT-2's pattern; "" makes the text one word. Raises UserError for inconsistent arguments.
 
     >>> from tinyformer import BPETokenizer
     >>> tokenizer = BPETokenizer.train("low lower lowest " * 10, vocab_size=260)
@@ -76,8 +76,8 @@ class BPETokenizer:
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
 
     def _numbered_merges(self) -> dict[Pair, tuple[int, int]]:
-        """Return for each pair that merges the rank of the merge and the id of the result. If a pair has two merges, the last
-        counts, as in GPT-2's code."""
+        """Map each pair to the rank of its merge and the id of the result. If a pair has two merges, the last one wins, as in
+        GPT-2's code."""
         id_of = self._id_of
         ordinary = {i: token for token, i in id_of.items()}
         merged: dict[Pair, tuple[int, int]] = {}
@@ -94,11 +94,11 @@ class BPETokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
+        """The number of tokens, including special tokens."""
         return len(self.tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the text, a NumPy int64 array. Raises UserError for anything but text."""
+        """Return the ids of the text as a NumPy int64 array. Raises UserError for invalid text."""
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
@@ -112,14 +112,14 @@ class BPETokenizer:
         return tuple(apply_merges([self._bytes[b] for b in word.encode()], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the text of the ids. Bytes that are not UTF-8, such as half a character, become U+FFFD. Raises UserError for a
-        number that is not an id."""
+        """Return the decoded text. Bytes that are not UTF-8, such as half a character, become U+FFFD. Raises UserError for an
+        invalid id."""
         leave_out = skippable(self.special) if skip_special else ()
         return b"".join(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out)).decode("utf-8", "replace")
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns, a piece per id: an empty one while a character is incomplete. A last piece
-        holds any incomplete character."""
+        """Yield the text of ``decode``, one piece per id (empty while a character is incomplete). The last piece holds any
+        incomplete character."""
         leave_out = skippable(self.special) if skip_special else ()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for i in checked(ids, self.vocab_size, leave_out):
@@ -127,7 +127,7 @@ class BPETokenizer:
         yield decoder.decode(b"", final=True)
 
     def decode_bytes(self, i: int) -> bytes:
-        """Return the bytes of one id, perhaps part of a character. Raises UserError for a number that is not an id."""
+        """Return the bytes of one id, possibly part of a character. Raises UserError for an invalid id."""
         return b"".join(self.tokens[i] for i in checked([i], self.vocab_size))
 
     @classmethod
@@ -139,11 +139,11 @@ class BPETokenizer:
         progress: bool = False,
         pattern: str = GPT2_WORDS,
     ) -> BPETokenizer:
-        """Learn merges from a text, or several, until there are ``vocab_size`` tokens or no pair occurs twice.
+        """Learn merges from one or more strings until there are ``vocab_size`` tokens or no pair occurs twice.
 
-        Each step merges the most frequent pair; of equally frequent ones, the one with the smaller ids. The ids are the bytes,
-        then the merged tokens, then the ``special`` tokens. ``pattern`` cuts the text into words. Raises UserError if the
-        vocabulary is too small for the bytes and the special tokens.
+        Each step merges the most frequent pair. In a tie, it merges the pair with the smaller ids. Ids are assigned to the
+        bytes, the merged tokens, and the ``special`` tokens, in this order. ``pattern`` splits text into words. Raises
+        UserError if the vocabulary is too small for the bytes and special tokens.
         """
         words_of = _cutter(pattern)
         names = special_names(special)
@@ -167,20 +167,20 @@ class BPETokenizer:
         return cls([*tokens, *(name.encode() for name in names)], merges, ids, pattern=pattern)
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file, with the bytes as in GPT-2's files."""
+        """Save the tokenizer as a JSON file, with bytes written as in GPT-2's files."""
         tokens = self.shown_tokens()
         merges = [f"{tokens[left]} {tokens[right]}" for left, right in self.merges]
         saved: dict[str, Any] = {"kind": self.kind, "special": self.special, "merges": merges, "tokens": tokens}
         write_json(Path(path), saved | ({} if self.pattern == GPT2_WORDS else {"pattern": self.pattern}))
 
     def shown_tokens(self) -> list[str]:
-        """Return the tokens as GPT-2's files show them: bytes as visible characters, special tokens by name."""
+        """Return the tokens as in GPT-2's files: bytes as visible characters, special tokens by name."""
         names = {i: name for name, i in self.special.items()}
         return [names[i] if i in names else shown(token) for i, token in enumerate(self.tokens)]
 
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        """Load a tokenizer written by ``save``. Raises UserError for any other file."""
         types = {"tokens": list[str], "merges": list[str], "special": dict[str, int]}
         return load_saved(cls._from_saved, path, cls.kind, "byte-pair", pattern=str | None, **types)
 
@@ -201,9 +201,9 @@ class BPETokenizer:
 
 
 def _cutter(pattern: str) -> Callable[[str], list[str]]:
-    """Return the function that cuts a text into words. It raises UserError if the pattern takes too long."""
+    """Return a function that splits text into words. It raises UserError if the pattern takes too long."""
     if pattern == GPT2_WORDS:
-        return regex.compile(pattern).findall  # its matches leave nothing out
+        return regex.compile(pattern).findall  # its matches cover the text
     try:
         matches = regex.compile(pattern or r"(?s).+").finditer
     except (regex.error, OverflowError) as error:
@@ -220,29 +220,29 @@ def _cutter(pattern: str) -> Callable[[str], list[str]]:
     return words
 
 
-# ------------------------------------------------------------------------------------------------------------ bytes as letters
+# --------------------------------------------------------------------------------------------------------- bytes as characters
 
 
-# GPT-2's order of the bytes: the visible characters of Latin-1 first.
+# GPT-2's byte order: visible Latin-1 characters first.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
 
-# A visible byte is shown as itself, any other as the next character from U+0100 on.
+# A visible byte stays as is. Any other byte becomes the next character from U+0100 on.
 _SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + i - len(_VISIBLE)) for i, b in enumerate(BYTES)}
 _LETTERS = frozenset(_SHOWN.values())
 
-_BETWEEN = "\U0010fffe"  # no character, and none that stands for a byte
+_BETWEEN = "\U0010fffe"  # a noncharacter that no byte maps to
 _HIDDEN = dict.fromkeys(range(256), _BETWEEN) | {ord(shown): chr(b) for b, shown in _SHOWN.items()}
 
 
 def shown(token: bytes) -> str:
-    """Return bytes as visible characters."""
+    """Convert bytes to visible characters."""
     return token.decode("latin-1").translate(_SHOWN)
 
 
 def hidden(tokens: Sequence[str]) -> list[bytes]:
-    """Return the bytes that each token shows. Raises UserError for a token with other characters."""
-    # One translation of the joined tokens is several times faster. Latin-1 has a character for each byte.
+    """Convert tokens of visible characters to bytes. Raises UserError for any other character."""
+    # Translating the joined tokens in one call is several times faster. Latin-1 has a character for each byte.
     translated = _BETWEEN.join(tokens).translate(_HIDDEN).split(_BETWEEN)
     if len(translated) == max(1, len(tokens)):
         try:
@@ -254,5 +254,5 @@ def hidden(tokens: Sequence[str]) -> list[bytes]:
 
 
 def can_be_hidden(text: str) -> bool:
-    """Return True if each character stands for a byte."""
+    """Return True if every character represents a byte."""
     return set(text) <= _LETTERS

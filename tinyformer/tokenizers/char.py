@@ -1,4 +1,4 @@
-"""A tokenizer with one token for each character."""
+"""A character-level tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinytensor.device.backend import host
 
 
 class CharTokenizer:
-    """Each character is a token. The ids follow the order of the code points; then come the ``special`` tokens.
+    """Character-level tokenizer. Ids follow code point order, with ``special`` tokens last.
 
     >>> from tinyformer import CharTokenizer
     >>> tokenizer = CharTokenizer.train("banana")
@@ -41,17 +41,17 @@ class CharTokenizer:
 
     @classmethod
     def train(cls, text: str | Iterable[str], special: Iterable[str] = ()) -> CharTokenizer:
-        """Return a tokenizer that knows every character of a text, or of several texts."""
+        """Return a tokenizer for all characters in one or more strings."""
         return cls({character for part in texts_of(text) for character in part}, special)
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
+        """The number of tokens, including special tokens."""
         return len(self._tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the characters, a NumPy int64 array. Raises UserError for anything but text, and for an unknown
-        character. The name of a special token is plain text unless ``allow_special``."""
+        """Return the ids of the characters as a NumPy int64 array. Raises UserError for invalid text or an unknown character.
+        Unless ``allow_special``, special-token names are plain text."""
         checked_text(text)
         if not allow_special:
             return self._encode_plain(text, 0)
@@ -63,7 +63,7 @@ class CharTokenizer:
         return host.concatenate(parts) if parts else self._encode_plain("", 0)
 
     def _encode_plain(self, text: str, start: int) -> Any:
-        """Return the ids of the characters. ``start`` is the position of this text in the original."""
+        """Return the ids of the characters. ``start`` is the offset of ``text`` in the original string."""
         points = host.frombuffer(text.encode("utf-32-le"), dtype=host.uint32).astype(host.int64)
         ids = self._id_of[host.minimum(points, len(self._id_of) - 1)]
         ids[points >= len(self._id_of)] = -1
@@ -76,22 +76,22 @@ class CharTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the text of the ids. Raises UserError for a number that is not an id."""
+        """Return the decoded text. Raises UserError for an invalid id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns, one token at a time."""
+        """Yield the text of ``decode``, one token at a time."""
         leave_out = skippable(self.special) if skip_special else ()
         return (self._tokens[i] for i in checked(ids, self.vocab_size, leave_out))
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file."""
+        """Save the tokenizer as a JSON file."""
         write_json(Path(path), {"kind": self.kind, "special": list(self.special), "characters": self.characters})
 
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        # Early versions had no special tokens, so their files lack that entry.
+        """Load a tokenizer written by ``save``. Raises UserError for any other file."""
+        # Early versions had no special tokens, so their files lack this entry.
         return load_saved(cls._from_saved, path, cls.kind, "character", characters=list[str], special=list[str] | None)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Marian's tokenizer, which the opus-mt models use (Tiedemann and Thottingal 2020): SentencePiece with different ids.
+"""Marian tokenizer, used by the opus-mt models (Tiedemann and Thottingal 2020): SentencePiece with different ids.
 
-Each language has a SentencePiece model, source.spm and target.spm. The ids of the pieces are in vocab.json, which the languages
-share unless each has its own.
+Each language has a SentencePiece model: source.spm and target.spm. Piece ids are in vocab.json, shared by both languages unless
+each has its own file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MARIAN_UNKNOWN, MARIAN_END, MARIAN_PADDING = "<unk>", "</s>", "<pad>"
 
 
 class MarianTokenizer:
-    """Text of the source language to ids, and ids of the target language to text.
+    """Encodes source-language text and decodes target-language ids.
 
-    ``vocabulary`` maps pieces to ids; ``target_vocabulary`` does so for the target language, if that has its own. ``source``
-    and ``target`` are the bytes of SentencePiece models. A piece without an id is <unk>. The model expects the ids ``after``,
-    </s>, at the end of a text; ``encode`` leaves them to the caller.
+    ``vocabulary`` maps pieces to ids; ``target_vocabulary`` does so for the target language, if it differs. ``source`` and
+    ``target`` are the bytes of SentencePiece models. Pieces without an id become <unk>. The model expects the ids ``after``,
+    </s>, at the end of a sequence. ``encode`` does not add them.
 
-    Raises UserError if <unk>, </s> or <pad> is missing, or for an invalid SentencePiece model; ImportError without
+    Raises UserError if <unk>, </s> or <pad> is missing or a SentencePiece model is invalid. Raises ImportError without
     ``sentencepiece``.
     """
 
@@ -53,24 +53,24 @@ class MarianTokenizer:
         self.after: tuple[int, ...] = (self.special[MARIAN_END],)
         self.source, self.target = source, target
         self._source, self._target = _processor(source, "source"), _processor(target, "target")
-        # The source's model joins the pieces of a shared vocabulary, as in transformers.
+        # As in transformers, the source model joins the pieces of a shared vocabulary.
         self._joining = self._source if target_vocabulary is None else self._target
 
     @property
     def vocab_size(self) -> int:
-        """The number of the source language's tokens, special ones included."""
+        """The number of source-language tokens, including special tokens."""
         return len(self.tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of a text of the source language, a NumPy int64 array, without </s> at its end.
+        """Return the ids of source-language text as a NumPy int64 array, without the final </s>.
 
-        A name such as >>fra<< at the beginning is one token: it chooses the target language of a model with several. With
-        ``allow_special``, the name of a special token is that token. Raises UserError for anything but text.
+        A leading name such as >>fra<< is one token that selects the target language of a multilingual model. If
+        ``allow_special``, special-token names are encoded as special tokens. Raises UserError for invalid text.
         """
         return self._encode(text, allow_special, self._source, self.vocabulary)
 
     def encode_target(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of a text of the target language, as ``encode`` does for the source language."""
+        """Return the ids of target-language text. See ``encode``."""
         return self._encode(text, allow_special, self._target, self.target_vocabulary)
 
     def _encode(self, text: str, allow_special: bool, processor: Any, vocabulary: Mapping[str, int]) -> Any:
@@ -90,8 +90,8 @@ class MarianTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the text of ids of the target language, with ``skip_special`` without </s> and <pad>. Raises UserError for a
-        number that is not an id."""
+        """Return the text of target-language ids. If ``skip_special``, omit </s> and <pad>. Raises UserError for an invalid
+        id."""
         leave_out = {self.special[MARIAN_END], self.special[MARIAN_PADDING]} if skip_special else ()
         special = set(self.special.values())
         line = ""
@@ -105,9 +105,9 @@ class MarianTokenizer:
         return (line + self._joining.decode_pieces(pieces)).replace("▁", " ").strip()
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns, a piece per id, and a last one. White space waits for the next piece, as no
-        text ends with it, and so does U+FFFD, which may be part of a character. Each piece is decoded together with all before
-        it, because the result depends on its position."""
+        """Yield the text of ``decode``, one piece per id and a final one. White space waits for the next piece, since no text
+        ends with it. So does U+FFFD, which may be an incomplete character. Decoding depends on position, so each piece is
+        decoded together with all earlier ones."""
         seen: list[int] = []
         shown = 0
         for i in ids:
@@ -118,7 +118,7 @@ class MarianTokenizer:
         yield self.decode(seen, skip_special)[shown:]
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file, with the SentencePiece models in it."""
+        """Save the tokenizer as a JSON file that includes the SentencePiece models."""
         saved: dict[str, Any] = {
             "kind": self.kind,
             "source": base64.b64encode(self.source).decode(),
@@ -131,7 +131,7 @@ class MarianTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> MarianTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file; ImportError without
+        """Load a tokenizer written by ``save``. Raises UserError for any other file, and ImportError without
         ``sentencepiece``."""
         types = {"tokens": list[str], "source": str, "target": str, "target_tokens": list[str] | None}
         return load_saved(cls._from_saved, path, cls.kind, "Marian", **types)
@@ -145,8 +145,8 @@ class MarianTokenizer:
     def from_files(
         cls, vocabulary: str | Path, source: str | Path, target: str | Path, target_vocabulary: str | Path | None = None
     ) -> MarianTokenizer:
-        """Load the tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, if each language has
-        its own vocabulary, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without
+        """Load a published model's tokenizer from its files: vocab.json, source.spm, target.spm and, if each language has its
+        own vocabulary, target_vocab.json. Raises UserError if a file is missing or damaged, and ImportError without
         ``sentencepiece``."""
         models = []
         for path in (source, target):
@@ -166,7 +166,7 @@ def _read_vocabulary(path: str | Path) -> dict[str, int]:
 
 
 def _in_order(ids: Mapping[str, int]) -> list[str]:
-    """Return all tokens in the order of their ids. Raises UserError unless these are 0, 1, 2 and so on."""
+    """Return all tokens ordered by id. Raises UserError unless the ids are 0, 1, 2 and so on."""
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise UserError(f"the ids must be the numbers from 0 to {len(ids) - 1}")
     return sorted(ids, key=ids.__getitem__)
@@ -180,7 +180,7 @@ def _numbered(tokens: list[str]) -> dict[str, int]:
 
 
 def _processor(model: bytes, language: str) -> Any:
-    """Return a SentencePiece processor with a model."""
+    """Return a SentencePiece processor for a model."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Merging neighboring tokens: the core of byte-pair encoding and of WordPiece's training.
+"""Merge adjacent tokens: the core of byte-pair encoding and WordPiece training.
 
-``learn_merges`` chooses the pairs to merge. ``apply_merges`` merges them in a word.
+``learn_merges`` selects the pairs to merge. ``apply_merges`` merges them in a word.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tinyformer.common.progress import show_progress
 Pair = tuple[int, int]
 
 
-_GONE = -1  # in place of an id that was merged into the one before it, and between words
+_GONE = -1  # separates words and replaces ids that were merged into their left neighbor
 
 
 def learn_merges(
     words: Sequence[Sequence[int]], counts: Sequence[int], merge: Callable[[Pair], int | None], progress: bool = False
 ) -> None:
-    """Merge the most frequent pair of neighbors, again and again. Of equally frequent pairs the smallest is merged first.
+    """Repeatedly merge the most frequent adjacent pair. In a tie, merge the smallest pair.
 
-    ``words`` are sequences of ids, and ``counts`` says how often each word occurs. ``merge(pair)`` returns the id of the new
-    token, or None to stop. Merging also stops when no pair occurs twice. A merge updates only the counts around its pair,
-    however long the words are, so the total time is linear in the text.
+    ``words`` are sequences of ids, and ``counts`` the frequency of each word. ``merge(pair)`` returns the id of the new token,
+    or None to stop. Merging also stops if no pair occurs twice. A merge updates only the counts around its pair, however long
+    the words. The total time is linear in the text length.
 
-    No two merges make the same text: the letters of a token merge among themselves before anything beside them joins in, so the
-    same merges happen in the same order wherever that text occurs.
+    No two merges produce the same string: the characters of a token merge with each other before they merge with neighbors. The
+    same merges therefore happen in the same order wherever that string occurs.
     """
     counter = _PairCounter(words, counts)
     with show_progress("learning merges", None, "merge", quiet=not progress) as bar:
@@ -38,10 +38,10 @@ def learn_merges(
 
 
 class _PairCounter:
-    """The counts of neighboring pairs in the words, updated while pairs are merged.
+    """Counts of adjacent pairs in the words, updated as pairs are merged.
 
-    All words are in one linked list of ids, with ``_GONE`` between them. ``left`` and ``right`` hold the positions of the
-    neighbors, and ``weights`` how often the word at a position occurs.
+    All words form one linked list of ids, separated by ``_GONE``. ``left`` and ``right`` hold the neighbors' positions, and
+    ``weights`` the frequency of the word at each position.
     """
 
     def __init__(self, words: Sequence[Sequence[int]], counts: Sequence[int]):
@@ -52,10 +52,10 @@ class _PairCounter:
         self.left = array("q", range(-1, len(self.ids) - 1))
         self.right = array("q", range(1, len(self.ids) + 1))
         self.pairs: dict[Pair, int] = {}
-        self.positions: dict[Pair, array[int]] = {}  # of a pair's first id, former ones included
+        self.positions: dict[Pair, array[int]] = {}  # of a pair's first id, including outdated ones
         for position, pair in enumerate(pairwise(self.ids)):
             self._add(pair, position, self.weights[position])
-        # Each pair that occurs twice is in the heap once, with at least its present count: after the merge that makes a pair,
+        # Each pair that occurs twice is in the heap once, with at least its current count. After the merge that creates a pair,
         # its count only falls.
         self.heap = [(-count, pair) for pair, count in self.pairs.items() if count >= 2]
         heapq.heapify(self.heap)
@@ -84,12 +84,12 @@ class _PairCounter:
         """Replace the pair by ``new`` in all words, from left to right."""
         ids, left, right, pairs = self.ids, self.left, self.right, self.pairs
         first, second = pair
-        made: dict[Pair, None] = {}  # the pairs with the new token, each once
+        made: dict[Pair, None] = {}  # pairs with the new token, without duplicates
         positions: Iterable[int] = self.positions.pop(pair)
         for position in sorted(positions) if first == second else positions:  # only pairs as in aaa overlap
             end = right[position]
             if ids[position] != first or ids[end] != second:
-                continue  # one of the two was merged with another id meanwhile
+                continue  # one of the two has since been merged with another id
             before, after, count = left[position], right[end], self.weights[position]
             if ids[before] != _GONE:
                 pairs[ids[before], first] -= count
@@ -108,13 +108,12 @@ class _PairCounter:
 
 
 def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> list[int]:
-    """Merge the pair of neighbors with the lowest rank, the leftmost first, until no pair is in ``merges``, which maps a pair
-    to (its rank, the id of the new token).
+    """Repeatedly merge the adjacent pair with the lowest rank, leftmost first, until no pair is in ``merges``. ``merges`` maps
+    a pair to (rank, id of the new token).
 
-    With a heap of pairs and a linked list of ids, a word of n ids takes n log n steps. Languages without spaces have long
-    words.
+    A heap of pairs and a linked list of ids take n log n steps for a word of n ids. Languages without spaces have long words.
     """
-    ids = [*ids, _GONE]  # so that every id has neighbors on both sides: ids[-1] is left of the first
+    ids = [*ids, _GONE]  # every id now has neighbors on both sides: ids[-1] is left of the first
     left = list(range(-1, len(ids) - 1))
     right = list(range(1, len(ids) + 1))
     heap = [(merges[pair], position) for position, pair in enumerate(pairwise(ids)) if pair in merges]
@@ -123,7 +122,7 @@ def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> 
         entry, position = heapq.heappop(heap)
         end = right[position]
         if ids[position] == _GONE or merges.get((ids[position], ids[end])) != entry:
-            continue  # one of the two was merged with another id meanwhile
+            continue  # one of the two has since been merged with another id
         ids[position], ids[end] = entry[1], _GONE
         right[position] = right[end]
         left[right[end]] = position

@@ -1,4 +1,4 @@
-"""Published tokenizers, run by the package ``tokenizers``. A tokenizer.json describes a normalizer, a pre-tokenizer, a model, a
+"""Published tokenizers, run by the ``tokenizers`` package. A tokenizer.json describes a normalizer, a pre-tokenizer, a model, a
 post-processor and a decoder, applied in this order."""
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from tinytensor.device.forks import free_in_forks
 Section = dict[str, Any]
 Around = tuple[Sequence[str], Sequence[str]]
 
-_LONG = 50_000  # characters of a text above which encoding a batch is faster, as it does not track positions in the text
+_LONG = 50_000  # characters; above this, encoding a batch is faster because it does not track offsets
 _LOCAL = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece")  # decoders: see _is_local
 
 
 class PipelineTokenizer:
-    """The tokenizer that the content of a tokenizer.json describes, such as that of GPT-2, Llama, Qwen, BERT or T5.
+    """Tokenizer described by the content of a tokenizer.json, such as those of GPT-2, Llama, Qwen, BERT or T5.
 
-    ``more`` are further added tokens as the file describes them, without ids. ``around`` are the names of tokens before and
-    after a text, by default those of the post-processor. ``added`` maps the ids of added tokens to their contents.
+    ``more`` are extra added tokens in tokenizer.json format, without ids. ``around`` are the names of tokens before and after a
+    sequence (default: the post-processor's). ``added`` maps ids of added tokens to their contents.
 
-    Raises UserError for inconsistent content or content that would take very long to run, and without the package
-    ``tokenizers``.
+    Raises UserError for inconsistent content, content that is too slow to run, or a missing ``tokenizers`` package.
     """
 
     kind = "pipeline"
@@ -64,11 +63,11 @@ class PipelineTokenizer:
         self._size = 1 + max(ids.values())
         self._decoders = parts_of(content.get("decoder"), "decoders")
         self._lock = free_in_forks(threading.Lock())
-        self._guarded: Any = None  # made when it is needed
+        self._guarded: Any = None  # created on first use
         self.before, self.after = self._around()
 
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids that the post-processor puts before and after a text."""
+        """Return the ids that the post-processor adds before and after a sequence."""
         for text in filter(None, ("a", "A", "1", " ", "\n", *map(self._tokenizer.id_to_token, range(min(self._size, 500))))):
             with _in_words():
                 encoding = self._tokenizer.encode(text)
@@ -88,18 +87,18 @@ class PipelineTokenizer:
 
     @property
     def content(self) -> Section:
-        """The content of a tokenizer.json that describes this tokenizer."""
+        """The tokenizer.json content for this tokenizer."""
         content: Section = json.loads(self._tokenizer.to_str())
         return content
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, up to the highest one. Some may have no token."""
+        """The highest id plus one. Some ids may have no token."""
         return self._size
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the text, a NumPy int64 array. Unknown text is left out or becomes the unknown token. Raises
-        UserError for anything but text."""
+        """Return the ids of the text as a NumPy int64 array. Unknown text is dropped or becomes the unknown token. Raises
+        UserError for invalid text."""
         checked_text(text)
         with self._lock, _in_words():
             ids = self._encode(self._tokenizer, text, allow_special)
@@ -120,7 +119,7 @@ class PipelineTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the text of the ids. Raises UserError for a number that is not an id."""
+        """Return the decoded text. Raises UserError for an invalid id."""
         leave_out = skippable(self.special) if skip_special else ()
         return self._text(list(checked(ids, self._size, leave_out)))
 
@@ -130,25 +129,25 @@ class PipelineTokenizer:
         return text
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns in pieces, each as soon as it is final: bytes once another token follows
+        """Yield the text of ``decode`` in pieces, each as soon as it is final. Bytes are final once another token follows
         them."""
-        waiting: list[int] = []  # the last id that is shown completely, and the ids after it
-        shown = 0  # characters of their text
+        waiting: list[int] = []  # the last id shown completely, and later ids
+        shown = 0  # characters already shown
         is_local, of_bytes = _is_local(self._decoders), any(part["type"] == "ByteLevel" for part in self._decoders)
         for i in checked(ids, self._size, skippable(self.special) if skip_special else ()):
             waiting.append(i)
             if is_local and _byte_of(self._tokenizer.id_to_token(i)) is None:
                 text = self._text(waiting)
-                if not of_bytes or not text.endswith("\ufffd"):  # which may be part of a character
+                if not of_bytes or not text.endswith("\ufffd"):  # may be an incomplete character
                     yield text[shown:]
-                    alone = len(self._text([i]))  # 0 if a text loses its first space and the id is only that
+                    alone = len(self._text([i]))  # 0 if the text loses its leading space and the id is only a space
                     waiting, shown = ([i], alone) if alone else (waiting, len(text))
         if last := self._text(waiting)[shown:]:
             yield last
 
     def text_of(self, i: int) -> str:
-        """Return the readable text of one id inside a text, such as " the": part of a character as ``\\xe6``, a WordPiece with
-        its ##."""
+        """Return the readable text of one id in mid-sentence, such as " the". Part of a character becomes ``\\xe6``; a
+        WordPiece keeps its ##."""
         (i,) = checked([i], self._size)
         token = self.added.get(i) or self._tokenizer.id_to_token(i) or ""
         decoders = {part["type"] for part in self._decoders}
@@ -161,18 +160,18 @@ class PipelineTokenizer:
         return self.decode([i, i])[len(self.decode([i])) :]  # the first may have lost its space
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file."""
+        """Save the tokenizer as a JSON file."""
         write_json(Path(path), {"kind": self.kind, "content": self.content})
 
     @classmethod
     def load(cls, path: str | Path) -> PipelineTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        """Load a tokenizer written by ``save``. Raises UserError for any other file."""
         with read_from(path):
             return load_saved(cls, path, cls.kind, "pipeline", content=dict[str, Any])
 
 
 def _made(content: Section, more: Iterable[Section] = (), around: Around | None = None) -> Any:
-    """Return the package's ``Tokenizer`` that the content describes."""
+    """Return the ``tokenizers.Tokenizer`` described by the content."""
     try:
         from tokenizers import AddedToken, Tokenizer
         from tokenizers.processors import TemplateProcessing
@@ -190,8 +189,8 @@ def _made(content: Section, more: Iterable[Section] = (), around: Around | None 
 
 
 def _with_all_ids(content: Section) -> Section:
-    """Return the content with its added tokens also in the vocabulary if their ids leave gaps: the package gives an added token
-    the next id, whatever the file says."""
+    """Return the content with added tokens also in the vocabulary if their ids leave gaps. The package otherwise assigns the
+    next free id and ignores the file's id."""
     model, vocabulary = content["model"], content["model"]["vocab"]
     if isinstance(vocabulary, list):
         return content
@@ -202,7 +201,7 @@ def _with_all_ids(content: Section) -> Section:
 
 
 def _without(content: Section, names: Mapping[int, str], reserved: Collection[int]) -> Section:
-    """Return the content with unguessable names for the ``reserved`` ids, so that no text has these ids."""
+    """Return the content with unguessable names for ``reserved`` ids, so that no text encodes to them."""
     secret = secrets.token_hex(16)
     new = {names[i]: names[i] + secret for i in reserved}
     added = [{**token, "content": new.get(token["content"], token["content"])} for token in content["added_tokens"]]
@@ -223,7 +222,7 @@ def _unknown(model: Section, ids: Mapping[str, int]) -> int | None:
 
 
 def _is_local(decoders: list[Section]) -> bool:
-    """Return True if the text of a token depends at most on the token before it, and bytes on the others of their character."""
+    """Return True if a token's text depends at most on the previous token, and bytes only on the rest of their character."""
     joined = next((n for n, part in enumerate(decoders) if part["type"] in ("Fuse", "ByteLevel")), len(decoders))
     after = [part for part in decoders[joined + 1 :] if part["type"] != "Fuse"]
     strips = all(part["type"] == "Strip" and part["start"] <= 1 and part["stop"] == 0 for part in after)
@@ -231,14 +230,14 @@ def _is_local(decoders: list[Section]) -> bool:
 
 
 def _byte_of(token: str | None) -> int | None:
-    """Return the byte that a token such as <0x0A> stands for, or None for other tokens."""
+    """Return the byte of a token such as <0x0A>, or None for other tokens."""
     is_byte = token and len(token) == 6 and regex.fullmatch(r"<0x[0-9A-Fa-f]{2}>", token)
     return int(token[3:5], 16) if token and is_byte else None
 
 
 @contextmanager
 def read_from(path: str | Path, folder: str | Path = "") -> Iterator[None]:
-    """A context that turns errors in a tokenizer's file into UserErrors that name the file, or another one in the
+    """Context manager that turns errors in a tokenizer file into UserErrors. The message names the file, or another file in
     ``folder``."""
     try:
         yield
@@ -252,7 +251,7 @@ def read_from(path: str | Path, folder: str | Path = "") -> Iterator[None]:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """A context that turns errors of the package and panics of its Rust code into UserErrors."""
+    """Context manager that turns package errors and Rust panics into UserErrors."""
     try:
         yield
     except UserError:
@@ -266,9 +265,9 @@ def _in_words() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------------------------- limits
 
 
-_MOST_AROUND = 1000  # ids before and after a text
-# Published files have up to 8 parts in a section, literals of 20 characters, regular expressions of 700 and words of 200, and
-# lengthen a text up to 36 times.
+_MOST_AROUND = 1000  # ids before and after a sequence
+# Published files have up to 8 components per section, literals of 20 characters, regular expressions of 700 and words of 200.
+# They lengthen a text up to 36 times.
 _MOST_PARTS, _LONGEST_LITERAL, _LONGEST_PATTERN, _LONGEST_WORD, _MOST_GROWTH = 20, 200, 10_000, 1000, 100
 _SECTIONS = {
     "normalizer": "normalizers",
@@ -279,7 +278,7 @@ _SECTIONS = {
 
 
 def check_content(content: dict[str, Any]) -> None:
-    """Raise UserError for the content of a tokenizer.json that exceeds the limits, uses dropout, or lacks its unknown token."""
+    """Raise UserError for tokenizer.json content that exceeds the limits, uses dropout, or lacks its unknown token."""
     growth = 1.0
     for name, within in _SECTIONS.items():
         growth *= 1 if name == "decoder" else _growth(name, parts_of(content.get(name), within))
@@ -289,14 +288,14 @@ def check_content(content: dict[str, Any]) -> None:
     model = content["model"]
     if model.get("dropout"):
         raise UserError(f"the model's dropout = {model['dropout']!r} is not supported: the ids would be random")
-    if "max_input_chars_per_word" in model and model["unk_token"] not in model["vocab"]:  # WordPiece, which needs it
+    if "max_input_chars_per_word" in model and model["unk_token"] not in model["vocab"]:  # WordPiece needs it
         raise UserError(f"the unknown token {shortened(repr(model['unk_token']), 40)} is not in the vocabulary")
     if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
         raise UserError(f"max_input_chars_per_word must be at most {_LONGEST_WORD:,}, got {longest:,}")
 
 
 def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
-    """Return the parts of a section, which may be missing, one part or a sequence. Raises UserError for too many."""
+    """Return a section's components. It may be missing, a single component or a sequence. Raises UserError for too many."""
     parts: list[dict[str, Any]] = []
     count, waiting = 0, [section] if section else []
     while waiting:
@@ -312,7 +311,7 @@ def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
 
 
 def _growth(name: str, parts: list[dict[str, Any]]) -> float:
-    """Return the largest factor by which a section's parts lengthen a text. Raises UserError for a part that takes too long."""
+    """Return the largest factor by which components lengthen a text. Raises UserError if a component is too slow."""
     growth = 1.0
     for part in parts:
         for key, literal in _literals(part):
@@ -338,7 +337,7 @@ def _growth(name: str, parts: list[dict[str, Any]]) -> float:
 
 
 def _literals(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of a part's strings, including those of a pattern."""
+    """Yield the names and values of a component's strings, including patterns."""
     for key, value in part.items():
         if key == "pattern" and isinstance(value, dict):
             yield from ((name, text) for name, text in value.items() if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""Special tokens: names that stand for one id each, and that no tokenizer cuts."""
+"""Special tokens: names with one id each that tokenizers never split."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tinyformer.tokenizers.base import checked_text
 from tinytensor.common.wording import counted
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
-BEGIN, END = "[BOS]", "[EOS]"  # the start and end of a generated sequence
-CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's start and end of a text, and a hidden token
+BEGIN, END = "[BOS]", "[EOS]"  # start and end of a generated sequence
+CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's start and end of a sequence, and mask
 
-# Finding names takes time and memory proportional to their lengths. Published ones have up to 100 characters, 200,000 in all.
+# Finding names takes time and memory proportional to their length. Published ones have up to 100 characters, 200,000 in all.
 _LONGEST_NAME, _MOST_CHARACTERS = 500, 500_000
 
 
 def special_names(names: Iterable[str]) -> list[str]:
-    """Return the names as a list. Raises UserError unless they are different nonempty strings, short and few enough to be found
+    """Return the names as a list. Raises UserError unless they are distinct nonempty strings, few and short enough to find
     quickly."""
     if isinstance(names, str):
         raise UserError(f"the special tokens must be a list of names, got the string {names!r}")
@@ -40,19 +40,19 @@ def special_names(names: Iterable[str]) -> list[str]:
 
 
 def mask_name(special: Collection[str]) -> str | None:
-    """Return the name among ``special`` of the mask token: BERT's [MASK], or <mask> of RoBERTa and MPNet. None if there is
+    """Return the mask token's name in ``special``: BERT's [MASK], or <mask> for RoBERTa and MPNet. Return None if there is
     none."""
     return next((name for name in (MASK, "<mask>") if name in special), None)
 
 
 def skippable(special: Mapping[str, int]) -> Collection[int]:
-    """Return the ids to skip in a text: all special ones but [UNK], which stands for a word."""
+    """Return the ids to skip when decoding: all special tokens except [UNK], which represents a word."""
     return {i for name, i in special.items() if name != UNKNOWN}
 
 
 def cut_at_special(text: str, special: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Yield the text in pieces: (plain text, None), or (the name of a special token, its id). Of several names that match at a
-    position, the longest counts."""
+    """Yield the text in pieces: (plain text, None), or (special-token name, id). If several names match at a position, the
+    longest wins."""
     if not special:
         yield text, None
         return

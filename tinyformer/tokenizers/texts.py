@@ -1,4 +1,4 @@
-"""Tokens as readable text, text to start from, and words that a tokenizer does not know."""
+"""Readable token texts, default prompts, and words unknown to a tokenizer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinytensor.common.wording import counted
 def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = False) -> list[str]:
     """Return the text of each id, such as " the", or the name of a special token.
 
-    A part of a character is shown as its bytes, such as ``\\xe6``. WordPiece's pieces inside a word keep their "##", and
-    Marian's at the start of a word have a space. With ``is_source``, the ids are of the source language, which matters only to
-    a Marian tokenizer with two vocabularies. Raises UserError for a number that is not an id.
+    Part of a character is shown as bytes, such as ``\\xe6``. WordPieces inside a word keep their "##". Marian pieces at the
+    start of a word have a leading space. Pass ``is_source=True`` for source-language ids, which matters only to a Marian
+    tokenizer with two vocabularies. Raises UserError for an invalid id.
 
     >>> from tinyformer import CharTokenizer, token_texts
     >>> token_texts(CharTokenizer.train("banana"), [1, 0, 2])
@@ -35,7 +35,7 @@ def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = Fals
 
 
 def opening_text(tokenizer: Tokenizer) -> str:
-    """Return the text to continue where there is none: a newline, or for a tokenizer without newlines some text that it knows.
+    """Return the default prompt: a newline, or some known text if the tokenizer has no newline.
 
     >>> from tinyformer import CharTokenizer
     >>> from tinyformer.tokenizers.texts import opening_text
@@ -44,17 +44,17 @@ def opening_text(tokenizer: Tokenizer) -> str:
     """
     known = getattr(tokenizer, "characters", "\n")
     opening = "\n" if "\n" in known else known[0]
-    return opening if len(tokenizer.encode(opening)) else "."  # a tokenizer of words has no token for white space
+    return opening if len(tokenizer.encode(opening)) else "."  # a word tokenizer has no token for white space
 
 
 _NAMES = (UNKNOWN, "<unk>")  # the latter is Marian's
 
 
 def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the different words of a text, as separated by spaces, whose ids include the unknown token. The names of special
-    tokens are not words."""
+    """Return the distinct space-separated words of a text whose ids include the unknown token. Special-token names do not
+    count."""
     unknown = next((tokenizer.special[name] for name in _NAMES if name in tokenizer.special), None)
-    if unknown is None:  # as with byte pairs, which can spell everything
+    if unknown is None:  # byte pairs can encode any text
         return []
     parts = (part for part, special in cut_at_special(text, tokenizer.special) if special is None)
     words = dict.fromkeys(word for part in parts for word in part.split())
@@ -62,7 +62,7 @@ def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def note_on_unknown(tokenizer: Tokenizer, text: str) -> str:
-    """Return a line that names the words of a text that the model cannot read, or "" if there are none."""
+    """Return a line that lists the words of a text that the model cannot read, or "" if there are none."""
     words = unknown_words(tokenizer, text)
     if not words:
         return ""

@@ -1,4 +1,4 @@
-"""Writing our tokenizers as tokenizer.json and tokenizer_config.json, the files that ``transformers`` loads."""
+"""Write our tokenizers as tokenizer.json and tokenizer_config.json for ``transformers``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 from tinytensor.device.disk import make_folder
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-METASPACE = {"type": "Metaspace", "replacement": "▁"}  # SentencePiece's character for a space
+METASPACE = {"type": "Metaspace", "replacement": "▁"}  # SentencePiece's space character
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_WORDS = LLAMA3_WORDS.replace("{1,3}", "")
-# The roles that transformers gives to tokens with these names.
+# The roles that transformers assigns to tokens with these names.
 _ROLES = {
     BEGIN: ("bos_token",),
     END: ("eos_token",),
@@ -45,7 +45,7 @@ _ROLES = {
 
 @functools.singledispatch
 def tokenizer_json(tokenizer: Tokenizer) -> Section:
-    """Return the content of a tokenizer.json. Raises UserError for a tokenizer whose rules such a file cannot express."""
+    """Return the content of a tokenizer.json. Raises UserError if the format cannot express the tokenizer's rules."""
     raise UserError(
         f"cannot write a {tokenizer.kind!r} tokenizer for transformers: tokenizer.json has no rules for how it joins tokens; "
         "train one of byte pairs, WordPieces or characters"
@@ -53,7 +53,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> Section:
 
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json to a folder, which is created if needed."""
+    """Write tokenizer.json and tokenizer_config.json to a folder, creating it if needed."""
     content = tokenizer_json(tokenizer)
     make_folder(folder)
     write_json(folder / "tokenizer.json", content)
@@ -61,7 +61,7 @@ def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _config(tokenizer: Tokenizer) -> Section:
-    """Return the settings for transformers: its generic tokenizer class, and the roles of the special tokens."""
+    """Return the settings for transformers: its generic tokenizer class and the special-token roles."""
     roles: dict[str, str] = {}
     additional = []
     for name in tokenizer.special:
@@ -118,7 +118,7 @@ def _content(special: Mapping[str, int], **sections: Any) -> Section:
 
 
 def added_token(name: str, special: bool = True, **rules: bool) -> Section:
-    """Return an added token without an id, by default a special one that matches anywhere."""
+    """Return an added token without an id. By default, it is special and matches anywhere."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"content": name, **plain, "special": special, **rules}
 
@@ -132,8 +132,8 @@ def _ids_of(tokens: list[str]) -> dict[str, int]:
 
 
 def split_by(*patterns: str, space_before: bool = False) -> Section:
-    """Return the pre-tokenizer that cuts a text by regular expressions in turn and then shows bytes as letters."""
-    is_gpt2 = patterns[-1:] == (GPT2_WORDS,)  # ByteLevel has GPT-2's pattern
+    """Return a pre-tokenizer that splits text by regular expressions in turn, then converts bytes to visible characters."""
+    is_gpt2 = patterns[-1:] == (GPT2_WORDS,)  # ByteLevel implements GPT-2's pattern
     last = {**BYTE_LEVEL, "add_prefix_space": space_before, "use_regex": is_gpt2}
     cutters = [*map(_isolated, patterns[:-1] if is_gpt2 else patterns), last]
     return cutters[0] if len(cutters) == 1 else {"type": "Sequence", "pretokenizers": cutters}
@@ -146,8 +146,7 @@ def _isolated(pattern: str) -> Section:
 def berts(
     vocab: Mapping[str, int], lowercase: bool, unknown: str = UNKNOWN, cleanup: bool = False, **normalizer: Any
 ) -> Section:
-    """Return the sections of BERT's tokenizer, all but the post-processor. With ``cleanup``, decoding puts no space before . ?
-    !"""
+    """Return the sections of BERT's tokenizer except the post-processor. If ``cleanup``, decoding adds no space before . ? !"""
     usual = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase}
     model = {"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     return {
@@ -159,7 +158,7 @@ def berts(
 
 
 def characters_decoder(has_space: bool) -> Section:
-    """Return the decoder of SentencePiece's byte pairs of characters; with ``has_space``, it strips a space before the text."""
+    """Return the decoder of SentencePiece character pairs. If ``has_space``, it strips the text's leading space."""
     steps: list[Section] = [{"type": "Replace", "pattern": {"String": METASPACE["replacement"]}, "content": " "}]
     steps += [{"type": "ByteFallback"}, {"type": "Fuse"}]
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -167,11 +166,11 @@ def characters_decoder(has_space: bool) -> Section:
 
 
 def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> Section | None:
-    """Return the post-processor that puts tokens, given with their ids, around a text, or None if there are none."""
+    """Return the post-processor that adds tokens (name, id) around a sequence, or None if there are none."""
 
     def template(texts: str) -> list[Section]:
         parts = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in before]
-        # As in BERT, a second text follows the end of the first, and then comes a second end.
+        # As in BERT, a second sequence follows the end of the first and is followed by another end.
         for segment, text in enumerate(texts):
             parts.append({"Sequence": {"id": text, "type_id": segment}})
             parts += [{"SpecialToken": {"id": name, "type_id": segment}} for name, _ in after]
@@ -183,8 +182,8 @@ def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) 
 
 
 def content_of_saved(saved: Section) -> Section:
-    """Return the content of a tokenizer.json for a published tokenizer that an earlier version saved: byte pairs with more than
-    GPT-2's rules, or BERT's with ``cleanup``. Raises KeyError and other errors for a damaged file."""
+    """Convert a published tokenizer that an earlier version saved to tokenizer.json content. It is a BPE with more rules than
+    GPT-2's, or BERT's with ``cleanup``. Raises KeyError and other errors for a damaged file."""
     tokens, names = saved["tokens"], saved["special"]
     if saved["kind"] == "wordpiece":
         tokenizer = WordPieceTokenizer(tokens, names, lowercase=saved["lowercase"], longest_word=saved["longest_word"])

@@ -1,4 +1,4 @@
-"""A tokenizer with one token for each word: simple, and usual before subword tokenizers."""
+"""A word-level tokenizer: simple, and common before subword tokenizers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tinytensor.device.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
-# Patterns of words by their names in files. Files of early versions have no name and use "letters".
+# Word patterns by their names in files. Files of early versions have no name and use "letters".
 RULES = {"unicode": WORDS_AND_MARKS, "letters": regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")}
 
 
 class WordTokenizer:
-    """Each word is a token, and so is each mark between words. The ids are [PAD], [UNK], [BOS], [EOS], ``special``, then the
-    words.
+    """Word-level tokenizer. Each word and each mark between words is a token. Ids start with [PAD], [UNK], [BOS], [EOS],
+    followed by ``special`` and the words.
 
-    Words follow Unicode's rules: don't and 3.14 are one word each, and an emoji of several parts is one mark. With
-    ``rules="letters"``, as in early versions, only letters and digits make words.
+    Words follow Unicode rules: don't and 3.14 are one word each, and a composed emoji is one mark. If ``rules="letters"``, as
+    in early versions, words consist only of letters and digits.
 
-    ``unknown`` says how to encode an unknown word: "token" returns [UNK], "error" raises UserError. With ``lowercase``, words
-    are lower-cased before they are looked up.
+    ``unknown`` controls how to encode an unknown word: "token" returns [UNK], "error" raises UserError. If ``lowercase``, words
+    are lowercased before lookup.
 
     >>> from tinyformer import WordTokenizer
     >>> tokenizer = WordTokenizer.train("to be or not to be")
@@ -71,12 +71,12 @@ class WordTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
+        """The number of tokens, including special tokens."""
         return len(self._tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the words, a NumPy int64 array. Raises UserError for anything but text and, with
-        ``unknown="error"``, for an unknown word."""
+        """Return the ids of the words as a NumPy int64 array. Raises UserError for invalid text and, if ``unknown="error"``,
+        for an unknown word."""
         ids: list[int] = []
         start = 0
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -99,12 +99,12 @@ class WordTokenizer:
         )
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the words with spaces between them and usual spacing around punctuation, as the original white space is
-        unknown. Raises UserError for a number that is not an id."""
+        """Return the words with spaces between them and standard spacing around punctuation. The original white space is not
+        stored. Raises UserError for an invalid id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns, one word at a time."""
+        """Yield the text of ``decode``, one word at a time."""
         leave_out = skippable(self.special) if skip_special else ()
         return spaced((self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)), RULES[self.rules])
 
@@ -119,10 +119,10 @@ class WordTokenizer:
         lowercase: bool = False,
         unknown: str = "token",
     ) -> WordTokenizer:
-        """Return a tokenizer for the words that occur at least ``min_count`` times in a text, or several. A ``vocab_size``
-        keeps only the most frequent words, so that there are at most as many tokens, special ones included.
+        """Return a tokenizer for the words that occur at least ``min_count`` times in one or more strings. ``vocab_size``
+        limits the number of tokens, including special tokens, to the most frequent words.
 
-        The ids follow the words' frequency, then the alphabet. Raises UserError if no word is left.
+        Ids are ordered by word frequency, then alphabetically. Raises UserError if no word remains.
         """
         names = special_names([*SPECIAL, *special_names(special)])
         if vocab_size != 0 and vocab_size <= len(names):
@@ -142,7 +142,7 @@ class WordTokenizer:
         return cls(words[:room], names[len(SPECIAL) :], lowercase=lowercase, unknown=unknown)
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file."""
+        """Save the tokenizer as a JSON file."""
         saved = {
             "kind": self.kind,
             "lowercase": self.lowercase,
@@ -154,7 +154,7 @@ class WordTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        """Load a tokenizer written by ``save``. Raises UserError for any other file."""
         types = {"words": list[str], "special": list[str], "lowercase": bool, "unknown": str}
         return load_saved(cls._from_saved, path, cls.kind, "word", rules=str | None, **types)
 
@@ -163,22 +163,22 @@ class WordTokenizer:
         return cls(rules="letters" if rules is None else rules, **more)
 
 
-# ---------------------------------------------------------------------------------------------------- words into a line
+# -------------------------------------------------------------------------------------------------------------- spacing
 
 _AFTER_A_WORD = frozenset(".,;:!?%)]}…”»。、，！？；：）」』")
 _BEFORE_A_WORD = frozenset("([{¿¡“‘«$€£#@（「『")
-_BETWEEN_WORDS = frozenset("'’-‐/_")  # as in don't and well-known
+_BETWEEN_WORDS = frozenset("'’-‐/_")  # for example, don't and well-known
 
 
 def spaced(words: Iterable[str], rules: regex.Pattern[str]) -> Iterator[str]:
-    """Yield words and punctuation marks with or without a space before each, as in a line of text.
+    """Yield words and punctuation marks, each with or without a leading space, as in a line of text.
 
-    The spaces are a guess: none before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of
-    3.14. Straight quotation marks open and close in turn. A space also keeps the ``rules`` from cutting other words. A piece
-    depends only on the words before it, so nothing waits.
+    Spacing is a guess: no space before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of
+    3.14. Straight quotation marks alternate between opening and closing. A space also prevents the ``rules`` from splitting
+    other words. Each piece depends only on earlier words, so nothing is delayed.
     """
-    before, last = "", ""  # the two words before
-    line = ""  # the last two words, or only the last one if it has a space before it
+    before, last = "", ""  # the previous two words
+    line = ""  # the last two words, or only the last if it has a leading space
     quoted = False
     for word in words:
         close = not last or _is_close(before, last, word, quoted)
@@ -191,8 +191,8 @@ def spaced(words: Iterable[str], rules: regex.Pattern[str]) -> Iterator[str]:
 
 
 def _is_close(before: str, last: str, word: str, quoted: bool) -> bool:
-    """Return True if no space separates the word ``last`` from the next one. ``before`` is the word before ``last``; ``quoted``
-    says whether a straight quotation mark is open."""
+    """Return True if no space separates ``last`` from the next word. ``before`` is the word before ``last``. ``quoted`` is True
+    inside straight quotation marks."""
     if word in _AFTER_A_WORD or (word in _BETWEEN_WORDS and _is_word(last)):
         return True
     if last == '"':

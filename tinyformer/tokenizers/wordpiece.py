@@ -1,7 +1,7 @@
-"""WordPiece (Schuster and Nakajima 2012) as BERT uses it.
+"""WordPiece (Schuster and Nakajima 2012) as used by BERT.
 
-A text is normalized and cut into words, and a word from left to right into the longest pieces in the vocabulary. Pieces inside
-a word start with ##.
+Text is normalized and split into words. Each word is split, left to right, into the longest pieces in the vocabulary. Pieces
+inside a word start with ##.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 
 class WordPieceTokenizer:
-    """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces spell it, or if it has more than
+    """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if it cannot be split into pieces or exceeds
     ``longest_word`` characters.
 
     The special tokens are BERT's five and ``special``. The model expects the ids ``before`` and ``after``, [CLS] and [SEP],
-    around a text. Raises UserError if a special token is not among the tokens.
+    around a sequence. Raises UserError if a special token is missing from the tokens.
 
     >>> from tinyformer import WordPieceTokenizer
     >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -59,13 +59,13 @@ class WordPieceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
+        """The number of tokens, including special tokens."""
         return len(self.tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """Return the ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
+        """Return the ids of the text as a NumPy int64 array, without [CLS] and [SEP].
 
-        The name of a special token is plain text unless ``allow_special``. Raises UserError for anything but text.
+        Unless ``allow_special``, special-token names are plain text. Raises UserError for invalid text.
         """
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -77,7 +77,7 @@ class WordPieceTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _pieces(self, word: str) -> tuple[int, ...]:
-        """Return the ids of a word's pieces: from the left, the longest piece each time. [UNK] if no piece fits."""
+        """Return the ids of a word's pieces, always taking the longest piece from the left. [UNK] if no piece fits."""
         ids: list[int] = []
         start = 0
         while start < len(word) <= self.longest_word:
@@ -88,12 +88,11 @@ class WordPieceTokenizer:
         return tuple(ids) if ids and self.special[UNKNOWN] not in ids else (self.special[UNKNOWN],)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """Return the words of the ids with spaces between them, as normalized. Raises UserError for a number that is not an
-        id."""
+        """Return the normalized words of the ids, separated by spaces. Raises UserError for an invalid id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """Yield the text that ``decode`` returns, one piece at a time."""
+        """Yield the text of ``decode``, one piece at a time."""
         leave_out = skippable(self.special) if skip_special else ()
         for position, i in enumerate(checked(ids, self.vocab_size, leave_out)):
             token = self.tokens[i]
@@ -108,12 +107,12 @@ class WordPieceTokenizer:
         lowercase: bool = True,
         progress: bool = False,
     ) -> WordPieceTokenizer:
-        """Learn pieces from a text, or several, until there are ``vocab_size`` tokens or no pair occurs twice.
+        """Learn pieces from one or more strings until there are ``vocab_size`` tokens or no pair occurs twice.
 
-        The first pieces are the text's characters. Each step merges the most frequent pair of neighboring pieces, as byte-pair
-        encoding does; of equally frequent pairs, the first in the vocabulary. The ids are BERT's five special tokens,
-        ``special``, then the pieces. Raises UserError if the vocabulary is too small for the characters, and for a text without
-        words.
+        The first pieces are the characters of the text. As in byte-pair encoding, each step merges the most frequent pair of
+        adjacent pieces. In a tie, it merges the pair that is first in the vocabulary. Ids are assigned to BERT's five special
+        tokens, ``special`` and the pieces, in this order. Raises UserError if the vocabulary is too small for the characters or
+        the text has no words.
         """
         words = Counter(word for part in texts_of(text) for word in words_of(part, lowercase))
         if not words:
@@ -136,7 +135,7 @@ class WordPieceTokenizer:
         return cls(tokens, special, lowercase=lowercase)
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file."""
+        """Save the tokenizer as a JSON file."""
         saved = {
             "kind": self.kind,
             "lowercase": self.lowercase,
@@ -148,16 +147,16 @@ class WordPieceTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        """Load a tokenizer written by ``save``. Raises UserError for any other file."""
         types = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
         return load_saved(cls, path, cls.kind, "WordPiece", **types)
 
 
-# ------------------------------------------------------------------------------------------------- normalising and cutting
+# ----------------------------------------------------------------------------------------------- normalizing and splitting
 
 
 class _CharacterTable(dict[int, str]):
-    """A table for ``str.translate``. ``rule`` computes an entry when its character first occurs."""
+    """Table for ``str.translate``. ``rule`` computes each entry on first use."""
 
     def __init__(self, rule: Callable[[str], str]):
         self.rule = rule
@@ -168,7 +167,7 @@ class _CharacterTable(dict[int, str]):
 
 
 def _cleaned(c: str) -> str:
-    """Return a space for white space, "" for a control character, and any other character itself."""
+    """Return a space for white space, "" for a control character, and any other character unchanged."""
     if c in "\t\n\r" or unicodedata.category(c).startswith("Z"):
         return " "
     return "" if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs") else c
@@ -187,13 +186,13 @@ _CHINESE = (
 
 
 def _is_chinese(c: str) -> bool:
-    """Return True for Chinese characters, which are written without spaces."""
+    """Return True for Chinese characters, which have no spaces between words."""
     return any(low <= ord(c) <= high for low, high in _CHINESE)
 
 
 def words_of(text: str, lowercase: bool = True) -> list[str]:
-    """Return the words of a text as BERT cuts them: at white space, and around punctuation marks and Chinese characters.
-    Control characters are removed. With ``lowercase``, words are lower-cased and lose their accents."""
+    """Split a text into words as BERT does: at white space, and around punctuation marks and Chinese characters. Control
+    characters are removed. If ``lowercase``, words are lowercased and accents are stripped."""
     text = text.translate(_CLEANED)
     if lowercase:
         text = unicodedata.normalize("NFD", text).translate(_LOWERED)
@@ -201,21 +200,21 @@ def words_of(text: str, lowercase: bool = True) -> list[str]:
 
 
 def _cleaned_and_apart(c: str) -> str:
-    """Return ``_cleaned(c)``, or a Chinese character with spaces around it."""
+    """Return ``_cleaned(c)``, or a Chinese character surrounded by spaces."""
     return f" {c} " if _is_chinese(c) else _cleaned(c)
 
 
 def _lowered(c: str) -> str:
-    """Return the lower case of a character, or "" for an accent, which normalizing has split off.
+    """Lowercase a character. Return "" for an accent that normalization has split off.
 
-    It takes one character at a time, as BERT does: lower-casing a complete Greek word changes its last sigma.
+    Works on one character at a time, as BERT does. Lowercasing a complete Greek word would change its final sigma.
     """
     return "" if unicodedata.category(c) == "Mn" else c.lower()
 
 
 def _parted(c: str) -> str:
-    """Return a punctuation mark with spaces around it, any other character unchanged. Punctuation is Unicode's, and every
-    visible ASCII character that is neither a letter nor a digit, such as $ and ^."""
+    """Surround a punctuation mark with spaces. Return any other character unchanged. Punctuation is Unicode punctuation plus
+    all visible ASCII characters that are neither letters nor digits, such as $ and ^."""
     punctuation = unicodedata.category(c).startswith("P") or ("!" <= c <= "~" and not c.isalnum())
     return f" {c} " if punctuation else c
 

@@ -1,4 +1,4 @@
-"""Checkpoints: named tensors and a JSON state in one file, which is replaced in one step and so never half-written."""
+"""Checkpoints: named tensors and a JSON state in a single file, replaced atomically so that it is never half-written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tinytensor.io import load_with_metadata, read_metadata
 from tinytensor.nn import Module, lora_state
 from tinytensor.nn.lora import lora_weights
 
-UNFINISHED = ".tinyformer.new"  # the folder of a run's files before its first step, in the run's folder
+UNFINISHED = ".tinyformer.new"  # in a run's folder: its files before the first step
 
 
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-    """Write named groups of tensors and a JSON ``state`` to one file.
+    """Save named groups of tensors and a JSON ``state`` to a single file.
 
-    Raises UserError if the file cannot be written, such as on a full disk, and if a value is NaN or infinite. The previous file
-    then stays.
+    Raises UserError if the file cannot be written (for example, the disk is full) or a value is NaN or infinite. In that case,
+    the previous file is unchanged.
     """
     tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
     if name := _not_finite(tensors):
@@ -39,14 +39,14 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], stat
 
 
 def _and_before(path: Path, which: str) -> str:
-    """Return what a message says of the previous file: nothing if there is none, or if it goes away with its new run."""
+    """Return the part of a message about the previous file, or "" if there is none or it will be removed with its new run."""
     return f"{which} before it stays as it was" if path.exists() and path.parent.name != UNFINISHED else ""
 
 
 def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return the groups of tensors and the state that ``save_checkpoint`` wrote, with new names for old ones.
+    """Load the tensor groups and the state written by ``save_checkpoint``. Old names are replaced by new ones.
 
-    Raises UserError if the file is missing or damaged, if its state is not of this ``kind``, and if a value is NaN or infinite.
+    Raises UserError if the file is missing or damaged, its state is not of this ``kind``, or a value is NaN or infinite.
     """
     with _as_checkpoint(path):
         tensors, metadata = load_with_metadata(path)
@@ -66,14 +66,14 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the state alone, without reading the weights. Raises UserError if the file is missing or damaged."""
+    """Return the state without reading the weights. Raises UserError if the file is missing or damaged."""
     with _as_checkpoint(path):
         return parse_json(read_metadata(path)["state"])
 
 
 @contextmanager
 def _as_checkpoint(path: Path) -> Iterator[None]:
-    """A context in which a file that is no checkpoint raises UserError."""
+    """Context manager in which a file that is not a checkpoint raises UserError."""
     try:
         yield
     except FileError as error:
@@ -83,13 +83,13 @@ def _as_checkpoint(path: Path) -> Iterator[None]:
 
 
 def class_of(model: Module) -> dict[str, str]:
-    """Return what a checkpoint's state says about a model's class: its name, unless the class is tinyformer's."""
+    """Return the checkpoint entry for a model's class: its name, or nothing for tinyformer classes."""
     is_of_library = type(model).__module__.startswith("tinyformer.")
     return {} if is_of_library else {"model_class": type(model).__name__}
 
 
 def class_in(path: Path, base: type[Any]) -> type[Any]:
-    """Return the class of a checkpoint's model: ``base`` or a subclass. Raises UserError if no imported file defines it."""
+    """Return the class of a checkpoint's model: ``base`` or a subclass. Raises UserError if no imported module defines it."""
     name: Any = read_state(path).get("model_class", base.__name__)
     classes = [base]
     for each in classes:
@@ -102,7 +102,7 @@ def class_in(path: Path, base: type[Any]) -> type[Any]:
 
 
 def check_class(model: Module, state: Mapping[str, Any], path: Path) -> None:
-    """Raise UserError if the model is not of the class that the checkpoint's ``state`` names."""
+    """Raise UserError if the model's class differs from the one in the checkpoint's ``state``."""
     saved, actual = state.get("model_class"), type(model).__name__
     if saved not in (None, actual):
         raise UserError(f"{path} holds the weights of {a_or_an(shortened(str(saved), 60))}, not of {a_or_an(actual)}")
@@ -114,18 +114,18 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     if not floating:
         return None
     with tt.no_grad():
-        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # waits for a GPU only once
+        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # synchronizes with a GPU only once
     return next((name for name, good in zip(floating, finite) if not good), None)
 
 
 def learned_state(model: Module) -> dict[str, Tensor]:
-    """Return the values of a model that checkpoints hold: all of them, or only the adapter's (``tt.nn.add_lora``)."""
+    """Return the values that checkpoints store for a model: all, or only the adapter's (``tt.nn.add_lora``)."""
     return lora_state(model) if any(lora_weights(model)) else model.state_dict()
 
 
 def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Put the weights of a checkpoint into a model. Raises UserError if their names, shapes or dtypes do not fit, such as
-    integers for weights or float64 for float32."""
+    """Load checkpoint weights into a model. Raises UserError if names, shapes or dtypes do not match, for example integers for
+    weights or float64 for float32."""
     learned = learned_state(model)
     for name, tensor in learned.items():
         saved = weights.get(name)
@@ -141,7 +141,7 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
 
 
 def _holds(dtype: Any, saved: Any) -> bool:
-    """Return whether a tensor of this dtype can take the saved dtype's values: unchanged, or float32's rounded to bfloat16."""
+    """Return True if this dtype can store values of the saved dtype, either exactly or rounded from float32 to bfloat16."""
     if is_floating(dtype):
         return is_floating(saved) and saved.itemsize <= max(dtype.itemsize, 4)
     return bool(saved == dtype)

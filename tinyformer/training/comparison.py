@@ -1,7 +1,7 @@
-"""Comparing translations of the same sentences by several runs: exact matches, BLEU and chrF by the length of the source.
+"""Compare runs that translated the same sentences: exact matches, BLEU and chrF by source length.
 
-A context vector has as many numbers for a long sentence as for a short one. So the scores of a network without attention fall
-with the length, and those of one with attention fall less (Bahdanau et al. 2015, figure 2).
+A context vector has a fixed size, however long the sentence. Without attention, scores therefore fall with sentence length.
+With attention, they fall less (Bahdanau et al. 2015, figure 2).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tinytensor.device.disk import write_text
 
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")
-Measure = Callable[[Sequence[str], Sequence[str]], float]  # of translations beside their references
-MOST_BINS = 8  # the most bins before those with few sentences are joined
-FEWEST = 20  # the fewest sentences in a bin
+Measure = Callable[[Sequence[str], Sequence[str]], float]  # of translations against their references
+MOST_BINS = 8  # the maximum before merging bins with few sentences
+FEWEST = 20  # the minimum number of sentences per bin
 
 
 @dataclass(frozen=True)
 class Translated:
-    """A held-out sentence, its translation by a run, and the reference. Each is one line without tabs."""
+    """A held-out sentence, a run's translation, and the reference, each on one line without tabs."""
 
     source: str
     ours: str
@@ -39,18 +39,18 @@ class Translated:
 
     @property
     def length(self) -> int:
-        """The number of words in the source; see ``count_words``."""
+        """The number of words in the source. See ``count_words``."""
         return count_words(self.source)
 
 
 def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], references: Sequence[str]) -> None:
-    """Write sentences, translations and references to a file: a header, then one line per sentence, with tabs."""
+    """Write sentences, translations and references to a tab-separated file with a header."""
     lines = ["\t".join(row) for row in (HEADER, *zip(sources, ours, references))]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def read_translations(path: Path) -> list[Translated]:
-    """Read what ``write_translations`` wrote. Raises UserError if it is missing, as in an unfinished run, or damaged."""
+    """Read a file from ``write_translations``. Raises UserError if it is damaged or missing, as in an unfinished run."""
     try:
         header, *lines = io.StringIO(read_file(path).decode("utf-8"), newline=None).read().removesuffix("\n").split("\n")
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def read_translations(path: Path) -> list[Translated]:
 
 
 def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
-    """Raise UserError unless all runs translated the same sentences, with the same references."""
+    """Raise UserError unless all runs translated the same sentences with the same references."""
     (first, expected), *remaining = runs.items()
     for name, rows in remaining:
         for number, (one, other) in enumerate(zip(expected, rows), 1):
@@ -82,8 +82,8 @@ def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
 
 
 def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
-    """Return the translators' runs by name: the folder's name, or its path if several have that name, and the architecture
-    unless the name says it. Raises UserError for a folder of anything else, and for fewer than two runs."""
+    """Return translator runs by name: the folder's name, or its path if names collide, plus the architecture if the name lacks
+    it. Raises UserError for any other folder, or fewer than two runs."""
     paths = [folder.path.resolve() for folder in folders]
     if len(set(paths)) < len(paths) or len(paths) < 2:
         raise UserError("name two or more different runs to compare")
@@ -97,7 +97,7 @@ def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
 
 
 def attended_by(folders: Mapping[str, RunFolder], sentence: str) -> dict[str, Attended]:
-    """Return the attention of each run's network while it translates a sentence. A UserError names the run."""
+    """Return each run's attention while translating a sentence. UserErrors include the run's name."""
     attended = {}
     for name, folder in folders.items():
         translator = trained_translator(folder)
@@ -109,7 +109,7 @@ def attended_by(folders: Mapping[str, RunFolder], sentence: str) -> dict[str, At
 
 
 def middle_sentence(translated: Sequence[Translated]) -> str:
-    """Return the first sentence with the median number of words."""
+    """Return the first sentence of median length in words."""
     return sorted(translated, key=lambda one: one.length)[len(translated) // 2].source
 
 
@@ -117,9 +117,9 @@ def middle_sentence(translated: Sequence[Translated]) -> str:
 
 
 def bins_of(lengths: Sequence[int]) -> list[range]:
-    """Return at most MOST_BINS bins of lengths, each 1, 2, 5, 10, ... words wide, from the shortest length to the longest.
+    """Return at most MOST_BINS bins that cover all lengths. Bins are 1, 2, 5, 10, ... words wide.
 
-    A bin with fewer than FEWEST of the ``lengths`` is joined with the next one, and the last one with the one before.
+    A bin with fewer than FEWEST of the ``lengths`` is merged with the next bin, and the last with the previous one.
     """
     shortest, longest, counts = min(lengths), max(lengths), Counter(lengths)
     widths = (digit * 10**zeros for zeros in count() for digit in (1, 2, 5))
@@ -138,9 +138,9 @@ def bins_of(lengths: Sequence[int]) -> list[range]:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scores of runs by the length of the source.
+    """Scores of runs by source length.
 
-    ``counts`` and the ``scores`` of each run begin with all sentences, followed by each of the ``bins``.
+    ``counts`` and each run's ``scores`` start with the total over all sentences, followed by one entry per bin.
     """
 
     measure: str
@@ -149,11 +149,11 @@ class ScoreTable:
     scores: Mapping[str, Sequence[float]]
 
     def labels(self) -> list[str]:
-        """Return the number of words in each bin: 5, or 6-10."""
+        """Return the label of each bin in words: 5, or 6-10."""
         return [f"{b[0]}-{b[-1]}" if len(b) > 1 else str(b[0]) for b in self.bins]
 
     def __str__(self) -> str:
-        """Return a table with a column for each bin and a row for each run."""
+        """Return a table with one column per bin and one row per run."""
         rows = [
             ["words of the source", "all", *self.labels()],
             ["sentences", *map(str, self.counts)],
@@ -164,12 +164,12 @@ class ScoreTable:
 
 
 def exactly_right(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Return the percentage of the translations that equal their references."""
+    """Return the percentage of translations that equal their references."""
     return 100 * sum(map(str.__eq__, translations, references)) / len(references)
 
 
 def text_scores(references: Sequence[str]) -> TextScores | None:
-    """Return the scores for the language of the references, or None without sacrebleu."""
+    """Return a scorer for the language of the references, or None without sacrebleu."""
     try:
         return TextScores(references)
     except ImportError:
@@ -177,7 +177,7 @@ def text_scores(references: Sequence[str]) -> TextScores | None:
 
 
 def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
-    """Return the quality of translations in a line: exact matches for "dates", else BLEU and chrF."""
+    """Return a line with the translation quality: exact matches for "dates", else BLEU and chrF."""
     if kind == "dates":
         right = sum(map(str.__eq__, translations, references))
         return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
@@ -187,7 +187,7 @@ def scores(translations: Sequence[str], references: Sequence[str], kind: str, me
 
 
 def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -> tuple[dict[str, Measure], TextScores | None]:
-    """Return the measures of translations by name, and their settings: BLEU and chrF for languages, else exact matches. Raises
+    """Return the translation metrics by name, and their settings: BLEU and chrF for languages, else exact matches. Raises
     ImportError for languages without sacrebleu."""
     if not are_languages:
         return {"exactly right (%)": exactly_right}, None
@@ -196,7 +196,7 @@ def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -
 
 
 def score_by_length(runs: Mapping[str, Sequence[Translated]], measure: str, score: Measure) -> ScoreTable:
-    """Score each run with a measure. The runs must have translated the same sentences."""
+    """Score each run with a metric. All runs must have translated the same sentences."""
     lengths = [one.length for one in next(iter(runs.values()))]
     bins = bins_of(lengths)
     parts = [range(len(lengths)), *([i for i, length in enumerate(lengths) if length in b] for b in bins)]
@@ -208,20 +208,20 @@ def score_by_length(runs: Mapping[str, Sequence[Translated]], measure: str, scor
 
 
 _LETTER = regex.compile(r"\p{L}")
-# Letters of scripts without spaces between words: by Unicode's line breaking classes, and by script.
+# Letters of scripts without spaces between words, by Unicode line-breaking class and by script.
 _CLASSES, _SCRIPTS = "LB=ID LB=CJ LB=SA LB=AK", "Han Hiragana Katakana Bopomofo Tibetan Javanese Balinese"
 _UNSPACED = "[[" + "".join(rf"\p{{{name}}}" for name in f"{_CLASSES} {_SCRIPTS}".split()) + r"]&&\p{L}]"
 _WITHOUT_SPACES = regex.compile(_UNSPACED, regex.VERSION1)
 _COUNTED = regex.compile(rf"{_UNSPACED}[^\s\p{{L}}\p{{N}}]*|(?:(?!{_UNSPACED})\S)+", regex.VERSION1)  # with marks that follow
 _HAN, _KANA, _HANGUL = (regex.compile(rf"[{scripts}]") for scripts in (r"\p{Han}", r"\p{Hiragana}\p{Katakana}", r"\p{Hangul}"))
-# The share of all letters. It is low, as a word of such a script has few letters, and a Latin name has many.
+# The share of all letters. It is low because words in such a script have few letters, and Latin names have many.
 _ENOUGH = 0.25
-_KANA_ENOUGH = 0.05  # of the Chinese characters and kana of a text
-_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # what has to be installed with sacrebleu
+_KANA_ENOUGH = 0.05  # share of kana among a text's Chinese characters and kana
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # extra packages to install with sacrebleu
 
 
 def count_words(text: str) -> int:
-    """Count the words of a text. A letter of a script without spaces between words counts as one.
+    """Count the words of a text. In scripts without spaces between words, each letter counts as a word.
 
     >>> from tinyformer.training.comparison import count_words
     >>> count_words("I love you."), count_words("我爱你。")
@@ -231,8 +231,8 @@ def count_words(text: str) -> int:
 
 
 def bleu_tokenizer(references: Sequence[str]) -> str:
-    """Return the name of sacrebleu's tokenizer for the script of most references: zh for Chinese, ja-mecab for Japanese,
-    ko-mecab for Korean, char for other scripts without spaces between words, such as Thai, and otherwise 13a.
+    """Return the sacrebleu tokenizer for the script of most references: zh for Chinese, ja-mecab for Japanese, ko-mecab for
+    Korean, char for other scripts without spaces between words (such as Thai), otherwise 13a.
 
     >>> from tinyformer.training.comparison import bleu_tokenizer
     >>> bleu_tokenizer(["我爱你"]), bleu_tokenizer(["I love you."])
@@ -255,10 +255,10 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 
 
 class TextScores:
-    """BLEU (Papineni et al. 2002) and chrF (Popović 2015) of translations beside ``references`` of one language.
+    """BLEU (Papineni et al. 2002) and chrF (Popović 2015) of translations against ``references`` in one language.
 
-    ``tokenizer`` is sacrebleu's tokenizer for BLEU, and ``note`` says what to install for a better one. If no translation has
-    four tokens, BLEU uses its effective order. Raises ImportError without sacrebleu.
+    ``tokenizer`` is sacrebleu's BLEU tokenizer. ``note`` says what to install for a better one. If no translation has four
+    tokens, BLEU uses its effective order. Raises ImportError without sacrebleu.
     """
 
     def __init__(self, references: Sequence[str]):
@@ -276,14 +276,14 @@ class TextScores:
         self._chrf = CHRF()
 
     def bleu(self, translations: Sequence[str], references: Sequence[str]) -> float:
-        """Return the BLEU of a corpus, from 0 to 100."""
+        """Return the corpus BLEU, from 0 to 100."""
         return float(self._bleu.corpus_score(translations, [references]).score)
 
     def chrf(self, translations: Sequence[str], references: Sequence[str]) -> float:
-        """Return the chrF of a corpus, from 0 to 100."""
+        """Return the corpus chrF, from 0 to 100."""
         return float(self._chrf.corpus_score(translations, [references]).score)
 
     def signature(self) -> str:
-        """Return sacrebleu's signatures of both scores, which must have been computed before; then the note."""
+        """Return sacrebleu's signatures of both scores, then the note. Call it after computing the scores."""
         lines = [f"BLEU {self._bleu.get_signature()}", f"chrF {self._chrf.get_signature()}", self.note]
         return "\n".join(filter(None, lines))

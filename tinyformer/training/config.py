@@ -1,4 +1,4 @@
-"""The settings of training, and the schedule and dtype that follow from them."""
+"""Training settings, and the schedule and dtype derived from them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 MOST_SHARDS = 1024
 MOST_WORKERS = 256
-MOST_STEPS = 10**15  # few enough for exact arithmetic with floats
+MOST_STEPS = 10**15  # float arithmetic on steps stays exact
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of training. Raises SettingError for a value that is not allowed."""
+    """Training settings. Raises SettingError for an invalid value."""
 
     steps: int = setting(2000, "training steps", changeable=True)
     batch_size: int = setting(12, "sequences per batch", changeable=True)
     gradient_accumulation_steps: int = setting(1, "batches per step (gradient accumulation)", changeable=True)
-    optimizer: str = setting("adamw", f"{', '.join(OPTIMIZERS)}; muon trains the matrices of the blocks, adamw the rest")
+    optimizer: str = setting("adamw", f"{', '.join(OPTIMIZERS)}; muon: Muon for block matrices, AdamW for other parameters")
     learning_rate: float = setting(
         1e-3, "peak learning rate (of AdamW, with muon); for lion use 3 to 10 times less", changeable=True
     )
@@ -54,7 +54,7 @@ class TrainingConfig:
     weight_decay: float = setting(0.1, "weight decay of matrices (with muon: only AdamW's)", changeable=True)
     clip: float = setting(1.0, "maximum gradient norm; 0: no clipping", changeable=True)
     eval_every: int = setting(250, "steps between evaluations and checkpoints", changeable=True)
-    average: int = setting(1, "evaluations to average the weights of at the end, if that is better", changeable=True)
+    average: int = setting(1, "average the weights of this many evaluations at the end, if better", changeable=True)
     snapshots: int = setting(
         0,
         "snapshots of the weights, which the explorer shows as a film: from step 0 to the last, evenly in the logarithm of the "
@@ -102,7 +102,7 @@ class TrainingConfig:
             raise SettingError(message, "muon_learning_rate", "optimizer")
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the settings that have no effect beside others: each with those that it depends on, and a message."""
+        """Yield settings that have no effect because of others: the setting with those it depends on, and a message."""
         if self.warmup >= self.steps and self.schedule != "constant":
             why = f"as warmup, {self.warmup}, is not below steps, {self.steps}: choose a smaller warmup, or more steps"
             for name in ("schedule", "min_learning_rate"):
@@ -112,18 +112,18 @@ class TrainingConfig:
             yield ("shards", "batch_size"), f"{problem}: choose a smaller shards, or a larger batch_size"
 
     def make_schedule(self) -> Schedule:
-        """Return the learning rate schedule. "noam" is that of the Transformer paper, which falls as 1/sqrt(step)."""
+        """Return the learning rate schedule. "noam" is the Transformer paper's schedule, which falls as 1/sqrt(step)."""
         final = self.min_learning_rate / self.learning_rate if self.learning_rate else 0.0
         if self.schedule == "cosine":
             return Cosine(self.warmup, self.steps, final)
         if self.schedule == "linear":
             return LinearDecay(self.warmup, self.steps, final)
         if self.schedule == "noam":
-            return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # with this width its peak is 1
+            return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # with this width, the peak is 1
         return Constant(self.warmup)
 
     def remedy(self) -> str:
-        """Return a sentence about the settings that usually help if training diverged."""
+        """Return a sentence that suggests settings to change if training diverged."""
         rates = ["learning_rate", *(["muon_learning_rate"] if self.optimizer == "muon" else [])]
         ways = [f"a lower {name}" for name in rates if getattr(self, name)]
         ways += [] if 0 < self.clip <= 1 else ["clip 1"]
@@ -131,7 +131,7 @@ class TrainingConfig:
 
 
 def training_dtype(name: str) -> Any:
-    """Return the dtype of this name. Raises SettingError if the backend cannot train in it."""
+    """Return the dtype of this name. Raises SettingError if the backend does not support training in it."""
     if name == "bfloat16" and tt.backend_name == "numpy":
         raise SettingError(
             "dtype bfloat16 needs a GPU, as NumPy has no fast bfloat16: set TINYTENSOR_BACKEND=cupy, or train in float32"
@@ -142,10 +142,10 @@ def training_dtype(name: str) -> Any:
 
 
 def best_workers(batch_size: int) -> int:
-    """Return the number of processes that trains fastest on this machine.
+    """Return the fastest number of training processes on this machine.
 
-    It is one per GPU, or per core that BLAS would use, but no more than make the largest shard smaller: 12 rows take 8 cores as
-    long as 6. If processes cannot fork, it is one, whose threads share the batch.
+    Use one process per GPU or BLAS core, unless fewer processes have an equally small largest shard: 12 rows take as long on 8
+    cores as on 6. If processes cannot fork, use one process whose threads share the batch.
     """
     if tt.backend_name == "cupy":
         limit = distributed.num_gpus()

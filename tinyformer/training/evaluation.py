@@ -1,4 +1,4 @@
-"""Evaluation: the mean loss over a whole validation split, perplexity, and accuracy."""
+"""Evaluation: mean loss over the full validation split, perplexity, and accuracy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Work:
     """One rank's shards of a batch."""
 
     shards: Sequence[Any]
-    seeds: Sequence[int]  # of each shard's random numbers; none for a single shard, which uses rank 0's generator
-    num_targets: int  # of the whole batch
+    seeds: Sequence[int]  # one random seed per shard; empty for a single shard, which uses rank 0's generator
+    num_targets: int  # of the full batch
 
 
 def deal(batch: Any, shards: int, ranks: Communicator) -> list[Work]:
-    """Cut a batch into ``shards``, and return the work of each rank.
+    """Split a batch into ``shards``, and return the work of each rank.
 
-    Rank 0 draws every batch and seeds every shard, so the rank that computes a shard changes only the rounding of sums.
+    Rank 0 samples every batch and seeds every shard. Which rank computes a shard affects only the rounding of sums.
     """
     cut = batch.split(shards)
     seeds = parallel.new_seeds(len(cut))
@@ -40,13 +40,13 @@ def deal(batch: Any, shards: int, ranks: Communicator) -> list[Work]:
 
 
 class Evaluator:
-    """One rank's part of an evaluation."""
+    """One rank's share of an evaluation."""
 
     def __init__(self, ranks: Communicator, model: Module, loss_function: LossFunction):
         self.ranks = ranks
         self.model = model
         self.loss_function = loss_function
-        self._losses: list[list[Tensor]] = []  # for each batch those of this rank's shards
+        self._losses: list[list[Tensor]] = []  # for each batch, the losses of this rank's shards
 
     def evaluate(self, work: Work) -> None:
         """Compute and store the losses of these shards."""
@@ -54,9 +54,9 @@ class Evaluator:
             self._losses.append(parallel.run(partial(self.loss_function, self.model), work.shards, work.seeds))
 
     def losses(self) -> list[list[float]]:
-        """Return on rank 0 the losses of all shards of each batch, and clear them."""
+        """On rank 0, return the losses of all shards of each batch, and clear them."""
         flat = [loss for losses in self._losses for loss in losses]
-        values = iter(tt.stack(flat).tolist() if flat else [])  # waits for a GPU only once, at the end
+        values = iter(tt.stack(flat).tolist() if flat else [])  # synchronizes with a GPU only once, at the end
         losses_here = [[next(values) for _ in losses] for losses in self._losses]
         self._losses = []
         of_all_ranks = self.ranks.gather(losses_here) or []
@@ -70,13 +70,13 @@ def evaluate(
     shards: int = 1,
     team: Team[Any] | None = None,
 ) -> float:
-    """Return the mean loss over every target of the validation split.
+    """Return the mean loss over all targets of the validation split.
 
-    Each batch is cut into ``shards``, with a thread each, which the ranks of a ``team`` of evaluators share.
+    Each batch is split into ``shards``, one per thread. The ranks of a ``team`` of evaluators share the shards.
     """
     team = team or Team(Alone(), Evaluator(Alone(), model, loss_function))
     counts: list[int] = []
-    generator = copy.deepcopy(tt.random.generator())  # so that evaluating does not change the random numbers of training
+    generator = copy.deepcopy(tt.random.generator())  # evaluation must not change training's random numbers
     with tt.random.using(generator):
         for batch in batches.validation_batches():
             team.call(Evaluator.evaluate, [(work,) for work in deal(batch, shards, team.ranks)])
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the model is as unsure as if it chose among so many equally likely tokens.
+    """Return exp(loss): the model is as uncertain as when choosing among this many equally likely tokens.
 
     >>> import math
     >>> from tinyformer import perplexity
@@ -97,7 +97,7 @@ def perplexity(loss: float) -> float:
 
 
 def accuracy(model: Module, batches: Iterator[Batch], ignored: int = -100) -> float:
-    """Return the fraction of targets that are the model's likeliest class. Targets equal to ``ignored`` do not count."""
+    """Return the fraction of targets that equal the model's most likely class. Targets equal to ``ignored`` do not count."""
     right: Any = 0
     count = 0
     with tt.no_grad(), evaluating(model):
@@ -105,4 +105,4 @@ def accuracy(model: Module, batches: Iterator[Batch], ignored: int = -100) -> fl
             predicted = model(batch.inputs).argmax(axis=-1)
             right = right + ((predicted == batch.targets) & (batch.targets != ignored)).sum()
             count += batch.num_targets
-    return int(right) / max(count, 1)  # waits for a GPU only here
+    return int(right) / max(count, 1)  # synchronizes with a GPU only here

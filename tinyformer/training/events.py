@@ -1,7 +1,7 @@
-"""Event files: what TensorBoard shows. They need tensorboardX.
+"""TensorBoard event files. They need tensorboardX.
 
-An event file is a row of records (TensorFlow's TFRecord): the length of the data in 8 bytes, a checksum of that in 4, the data,
-and their checksum in 4. The data are a protocol buffer ``Event``: a step, a time, and a summary such as a number or a picture.
+An event file is a sequence of records (TensorFlow's TFRecord): the data length in 8 bytes, its checksum in 4, the data, and its
+checksum in 4. The data is a protocol buffer ``Event``: a step, a time, and a summary such as a scalar or an image.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tinytensor.device.disk import atomic_write, make_folder, remove
 
 
 class EventFiles:
-    """The event files of a run: one for each time that it was started or resumed.
+    """The event files of a run, one for each time it was started or resumed.
 
-    They are not written by tensorboardX's SummaryWriter: its thread hangs on a full disk, does not survive a fork, and starts
-    the same file twice within a second.
+    tensorboardX's SummaryWriter is not used: its thread hangs on a full disk, does not survive a fork, and reopens the same
+    file within a second.
     """
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self._after = -1  # the step of the checkpoint that the run resumes from
-        self._waiting: list[Event] = []  # those of a new run wait until its folder is in place
-        self._path = folder.tensorboard  # of the file that is written now
+        self._after = -1  # the checkpoint step from which the run resumes
+        self._waiting: list[Event] = []  # events of a new run wait until its folder is in place
+        self._path = folder.tensorboard  # the file that is written now
         self._file: FileIO | None = None
 
     def keep_until(self, step: int) -> int:
-        """Remove what was logged after a step, such as that of a resumed checkpoint, and a record cut off by a kill. Return
-        the last step with a value, or -1."""
+        """Remove events after a step, such as a resumed checkpoint's, and any truncated record. Return the last step with a
+        value, or -1."""
         remove_stale(self.folder.tensorboard)
         self._after = step
         last = -1
@@ -57,11 +57,11 @@ class EventFiles:
         return last
 
     def add(self, step: int, summary: Any) -> None:
-        """Add a Summary, a protocol buffer, which the next ``flush`` writes."""
+        """Add a Summary (a protocol buffer) for the next ``flush``."""
         self._waiting.append(Event(step=step, wall_time=time.time(), summary=summary))
 
     def flush(self) -> None:
-        """Write what was added if the run's folder is in place. An OSError names the file."""
+        """Write pending events if the run's folder is in place. OSErrors include the file name."""
         if not self._waiting or not self.folder.is_in_place():
             return
         content = b"".join(map(_record, self._waiting))
@@ -69,7 +69,7 @@ class EventFiles:
         if self._file is None:
             self._file = self._open()
             version = Event(wall_time=time.time(), file_version="brain.Event:2")
-            # A TensorBoard that is running forgets what it has read of this step and later ones.
+            # A running TensorBoard discards what it has read of this step and later ones.
             restart = Event(step=self._after + 1, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START))
             content = _record(version) + _record(restart) + content
         try:
@@ -79,7 +79,7 @@ class EventFiles:
             raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def _open(self) -> FileIO:
-        """Open a new file whose name sorts last: TensorBoard reads files in this order."""
+        """Open a new file. Its name sorts last, because TensorBoard reads files in name order."""
         numbers = [path.name.split(".")[3] for path in self.folder.event_files()]
         now = max(int(time.time()), *(int(number) + 1 for number in numbers if number.isdecimal()), 0)
         make_folder(self.folder.tensorboard)
@@ -87,7 +87,7 @@ class EventFiles:
         return new_file(self._path)
 
     def close(self) -> None:
-        """Write what was added, and close the file."""
+        """Write pending events and close the file."""
         try:
             self.flush()
         finally:
@@ -103,7 +103,7 @@ def _record(event: Event) -> bytes:
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, Event]]:
-    """Yield each record in a file's content with its event, up to the first that is cut off or damaged."""
+    """Yield each record in a file's content with its event. Stop at the first truncated or damaged record."""
     start = 0
     while start + 8 <= len(content):
         (length,) = struct.unpack_from("<Q", content, start)

@@ -1,4 +1,4 @@
-"""Records of training: the log, the state in the latest checkpoint, and loggers such as TensorBoard's or a user's own."""
+"""Training logs: the CSV log, the state in the latest checkpoint, and loggers such as TensorBoard or your own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Logger:
-    """Receives the progress of a training. Override the methods that your logger needs; here they do nothing.
+    """Base class for loggers that receive training progress. Override the methods you need; the defaults do nothing.
 
     ::
 
@@ -30,29 +30,29 @@ class Logger:
 
         trainer = Trainer(model, batches, config, folder, loggers=[Wandb()])
 
-    A logger may use the model and draw random numbers without changing the run. An error that it raises ends training; the
-    checkpoints stay. Of several ranks, only rank 0 has loggers.
+    A logger may use the model and generate random numbers without affecting the run. If it raises an error, training ends, but
+    checkpoints stay. With several ranks, only rank 0 has loggers.
     """
 
     def begin(self, trainer: Trainer) -> None:
-        """Training begins, or resumes after ``trainer.step``."""
+        """Called when training begins, or resumes after ``trainer.step``."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Values were measured at this step, by name: those of LOG_COLUMNS, and tokens_per_second."""
+        """Called with the values measured at a step, by name: LOG_COLUMNS and tokens_per_second."""
 
     def evaluated(self, trainer: Trainer, text: str) -> None:
-        """The model was evaluated after ``trainer.step``. ``text`` is what the trainer's ``on_evaluation`` returned, or ""."""
+        """Called after an evaluation at ``trainer.step``. ``text`` is the result of the trainer's ``on_evaluation``, or ""."""
 
     def saved(self, trainer: Trainer) -> None:
-        """A checkpoint of ``trainer.step`` was written, from which the run can resume."""
+        """Called after writing a checkpoint of ``trainer.step``. The run can resume from it."""
 
     def close(self) -> None:
-        """Training ended, was stopped, or failed. Also called where ``begin`` failed."""
+        """Called when training ends, is stopped, or fails, even if ``begin`` failed."""
 
 
 @contextmanager
 def at_work(trainer: Trainer) -> Iterator[None]:
-    """A context in which a trainer's loggers work; it always closes them."""
+    """Context manager for a trainer's loggers. It always closes them."""
     with ExitStack() as ending:
         for logger in trainer.loggers:
             ending.callback(logger.close)
@@ -62,7 +62,7 @@ def at_work(trainer: Trainer) -> Iterator[None]:
 
 
 def tell(trainer: Trainer, method: str, *arguments: Any) -> None:
-    """Call this method of every logger of a trainer."""
+    """Call this method on all loggers of a trainer."""
     with _changing_nothing(trainer):
         for logger in trainer.loggers:
             getattr(logger, method)(*arguments)
@@ -70,15 +70,15 @@ def tell(trainer: Trainer, method: str, *arguments: Any) -> None:
 
 @contextmanager
 def _changing_nothing(trainer: Trainer) -> Iterator[None]:
-    """A context in which loggers may draw random numbers and use the model without changing the run."""
+    """Context manager in which loggers may generate random numbers and use the model without affecting the run."""
     with tt.random.using(copy.deepcopy(tt.random.generator())), evaluating(trainer.model):
         yield
 
 
 class CsvLog(Logger):
-    """Rewrites log.csv in the run's folder with each checkpoint, so that both have the same steps.
+    """Rewrites log.csv in the run's folder with each checkpoint, so that both cover the same steps.
 
-    A process killed between the two leaves the previous checkpoint's log, so a resumed run writes it, too.
+    If a process is killed between the two writes, the log is one checkpoint behind. A resumed run therefore writes it again.
     """
 
     def begin(self, trainer: Trainer) -> None:
@@ -90,18 +90,18 @@ class CsvLog(Logger):
 
 
 def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a log as CSV. A value that was not measured is an empty cell."""
+    """Write log rows as CSV. Missing values become empty cells."""
     write_csv(path, [LOG_COLUMNS, *([row.get(name) for name in LOG_COLUMNS] for row in rows)])
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measured values in a row of the log by name, without its step."""
+    """Return the measured values of a log row by name, without its step."""
     return {name: value for name, value in row.items() if name != "step" and value is not None}
 
 
 @dataclass(frozen=True)
 class LogRow:
-    """A row of the log. None stands for a value that was not measured at that step."""
+    """A row of the log. None marks a value that was not measured at that step."""
 
     step: int
     learning_rate: float
@@ -116,9 +116,9 @@ LOG_COLUMNS = tuple(field.name for field in fields(LogRow))
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The state that ``latest.safetensors`` stores beside its tensors. Raises UserError if its values contradict each other.
+    """The training state that ``latest.safetensors`` stores with its tensors. Raises UserError for inconsistent values.
 
-    ``unread`` are the (step, loss, gradient norm) since the log's last row. Early versions lack the fields with defaults.
+    ``unread`` holds (step, loss, gradient norm) since the last log row. Early versions lack the fields with defaults.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The losses: for each kind of model, the mean over the targets of a whole batch."""
+"""Loss functions: for each type of model, the mean over all targets of a batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from tinyformer.models.gpt import GPT
     from tinyformer.models.transformer import Transformer
 
-# A function of a model and a batch that returns the mean loss. For a shard of a batch it returns the shard's part of that mean:
-# the losses of all shards add up to the loss of the batch.
+# Maps a model and a batch to the mean loss. For a shard, it returns the shard's contribution to that mean: the losses of all
+# shards add up to the loss of the batch.
 LossFunction = Callable[[Any, Any], Tensor]
 
 
 def at_least_one(batch: Any) -> int:
-    """Return the divisor of a batch's summed loss: its number of targets, or 1 if it has none, as when all are ignored. Then
-    the loss is 0 and not NaN."""
+    """Return the number of targets in a batch, the divisor of its summed loss, or 1 if there are none (for example, all are
+    ignored). The loss is then 0 instead of NaN."""
     return max(int(batch.num_targets), 1)
 
 
 def next_token_loss(model: GPT, batch: Any) -> Tensor:
-    """The mean cross-entropy, in nats, of a language model's predictions of each next token: a tensor of shape ().
+    """Return a language model's mean cross-entropy over next tokens, in nats: a tensor of shape ().
 
     ``batch`` has ``inputs`` and ``targets``, ids (batch, length), and ``num_targets``; see ``Batch``.
     """
@@ -39,19 +39,19 @@ def next_token_loss(model: GPT, batch: Any) -> Tensor:
 
 
 def class_loss(model: Module, batch: Batch) -> Tensor:
-    """The mean cross-entropy, in nats, of a classifier's predictions: a tensor of shape ().
+    """Return a classifier's mean cross-entropy in nats: a tensor of shape ().
 
-    The batch's ``inputs`` are ids (batch, length), and its ``targets`` a class for each row, (batch,).
+    The batch's ``inputs`` are ids (batch, length), and its ``targets`` are one class per row, (batch,).
     """
     return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / at_least_one(batch)
 
 
 @dataclass(frozen=True)
 class translation_loss:
-    """A loss function: the mean cross-entropy over all target tokens but padding. Labels are smoothed only in training, so that
-    the validation loss is the true cross-entropy.
+    """Loss function: mean cross-entropy over all non-padding target tokens. Labels are smoothed only in training, so that the
+    validation loss is the true cross-entropy.
 
-    It is a class because local functions cannot be sent to other processes.
+    This is a class because local functions cannot be sent to other processes.
     """
 
     label_smoothing: float
@@ -64,7 +64,7 @@ class translation_loss:
 
 
 def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:
-    """The mean cross-entropy, in nats, over the hidden tokens of the batch, shape (). The model predicts no others."""
+    """Return the mean cross-entropy over the batch's masked tokens, in nats, shape (). Other tokens are not predicted."""
     rows, columns = tt.tensor(host.stack(host.nonzero(batch.hidden)))
     total = tt.cross_entropy(model(batch.inputs, places=(rows, columns)), batch.targets[rows, columns], reduction="sum")
     return total / at_least_one(batch)

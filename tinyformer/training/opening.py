@@ -1,6 +1,6 @@
-"""Opening the models of runs and of pretrained folders, together with what reads and writes their texts.
+"""Load models from runs and pretrained folders, with their tokenizers.
 
-``KINDS`` has a row for each kind of run. All that uses trained models, such as the explorer and the export to ONNX, reads it.
+``KINDS`` has one row per run type. All code that uses trained models, such as the explorer and ONNX export, reads it.
 """
 
 from __future__ import annotations
@@ -43,26 +43,25 @@ from tinytensor.nn import Linear, add_lora, merge_lora
 if TYPE_CHECKING:
     from tinyformer.pretrained.sentences import SentenceEncoder
 
-# The networks that continue texts, by the names that users give them, each with the dataclass of its settings.
+# Networks that continue text, by user-facing name, each with its configuration class.
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "gpt": (GPT, GPTConfig),
-    **dict.fromkeys(reversed(CELLS), (RecurrentLM, RecurrentConfig)),  # the youngest first
+    **dict.fromkeys(reversed(CELLS), (RecurrentLM, RecurrentConfig)),  # newest first
 }
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model of a run or of a pretrained folder, for evaluation, and the tokens around its texts.
+    """A model of a run or a pretrained folder, for evaluation, and its special ids.
 
-    - ``kind``: "language" (a GPT or a recurrent network, which continues texts), "translation" (an encoder-decoder), "masked"
-      (a BERT that fills in masks) or "encoder" (a BERT that predicts no tokens).
-    - ``before`` and ``after``: ids around every text, such as BERT's [CLS] and [SEP].
-    - ``start``: the ids that writing begins with where there is no text. An encoder-decoder's target always begins with them.
-    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
-      tokens are written.
-    - ``longest``: how many ids the model can read; None if there is no limit.
-    - ``sentences``: makes the encoder of sentences, for a folder of sentence-transformers. Raises UserError.
-    - ``translator``: that of an encoder-decoder. ``mask``: the id of BERT's [MASK].
+    - ``kind``: "language" (a GPT or recurrent network that continues text), "translation" (an encoder-decoder), "masked" (a
+      BERT that fills in masks) or "encoder" (a BERT that predicts no tokens).
+    - ``before`` and ``after``: ids around every sequence, such as BERT's [CLS] and [SEP].
+    - ``start``: initial ids if there is no prompt. An encoder-decoder's target always starts with them.
+    - ``ends``: end tokens. ``forbidden``: ids that are never generated. ``rules``: other rules for generated tokens.
+    - ``longest``: maximum number of ids that the model can read, or None if unlimited.
+    - ``sentences``: returns the sentence encoder of a sentence-transformers folder. Raises UserError.
+    - ``translator``: translator of an encoder-decoder. ``mask``: id of BERT's [MASK].
     """
 
     kind: str
@@ -81,21 +80,20 @@ class Opened:
 
 
 def _without_tokens(outputs: int, tokenizer: Tokenizer) -> range:
-    """Return the outputs of a model that belong to no token: some published models have more outputs than tokens."""
+    """Return the model outputs without a token. Some published models have more outputs than tokens."""
     return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)
 
 
-# ---------------------------------------------------------------------------------------------- additions to frozen weights
+# ------------------------------------------------------------------------------------------------------------ LoRA adapters
 
 _ALL = {"lora_rank": [0]}
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """What is learned beside the frozen weights of a pretrained model (LoRA). Raises SettingError for a value that is not
-    allowed.
+    """Settings of a LoRA adapter on the frozen weights of a pretrained model. Raises SettingError for an invalid value.
 
-    ``base_sha256`` is the SHA-256 of the pretrained model's files, which a run does not hold.
+    ``base_sha256`` is the SHA-256 of the pretrained model's files, which are not part of the run.
     """
 
     lora_rank: int = setting(0, "rank of the LoRA adapter; 0: train all weights")
@@ -113,9 +111,9 @@ class LoraConfig:
             raise SettingError(f"lora_dropout must be at least 0 and less than 1, got {self.lora_dropout}")
 
     def added_to(self, model: GPT) -> GPT:
-        """Freeze the model's weights and add an adapter. Raises SettingError for targets that the model does not have, and for
-        a rank above its width."""
-        if self.lora_rank > model.config.d_model:  # a larger one could add nothing else
+        """Freeze the model's weights and add an adapter. Raises SettingError for targets that the model lacks, and for a rank
+        above its width."""
+        if self.lora_rank > model.config.d_model:  # a higher rank adds nothing
             message = f"lora_rank must be at most the model's width, {model.config.d_model}, got {self.lora_rank}"
             raise SettingError(message, "lora_rank")
         layers = {name.rpartition(".")[2] for name, layer in model.blocks.named_modules() if isinstance(layer, Linear)}
@@ -138,7 +136,7 @@ class LoraConfig:
 
 
 def fingerprint_of(path_or_name: str) -> str:
-    """Return the SHA-256 of the settings and the weights of a pretrained model."""
+    """Return the SHA-256 of a pretrained model's settings and weights."""
     folder, digest = find_folder(path_or_name), hashlib.sha256()
     for path in (*folder.glob("config.json"), *weight_files(folder)):
         with open_file(path) as file:
@@ -148,7 +146,7 @@ def fingerprint_of(path_or_name: str) -> str:
 
 
 def with_additions(folder: RunFolder, config: Any, checkpoint: Path) -> GPT:
-    """Return the pretrained model of a run that trained an adapter, with the adapter. Raises UserError for another model."""
+    """Return a run's pretrained model with the adapter that the run trained. Raises UserError for another model."""
     text = folder.read_settings().get("text")
     path = text.get("init_from") if isinstance(text, Mapping) else None
     if not isinstance(path, str) or not isinstance(config, GPTConfig):
@@ -158,7 +156,7 @@ def with_additions(folder: RunFolder, config: Any, checkpoint: Path) -> GPT:
     return model
 
 
-# ------------------------------------------------------------------------------------------------------------ kinds of runs
+# ------------------------------------------------------------------------------------------------------------ types of runs
 
 
 def _language_model(folder: RunFolder, checkpoint: Path) -> Opened:
@@ -170,7 +168,7 @@ def _language_model(folder: RunFolder, checkpoint: Path) -> Opened:
         raise UserError(f"{folder.settings} is damaged: architecture must be {', '.join(ARCHITECTURES)}, got {shown}")
     make, config_class = ARCHITECTURES[architecture]
     config = folder.read_part("model", config_class)
-    # A pretrained model with which training began may have more outputs than its tokenizer has tokens.
+    # A pretrained model that was trained further may have more outputs than its tokenizer has tokens.
     tokenizer = load_tokenizer(folder.tokenizer, None if text.get("init_from") else config.vocab_size)
     if folder.adds_to_another():
         model = with_additions(folder, config, checkpoint)
@@ -202,7 +200,7 @@ def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Opened:
         model,
         tokenizer,
         before=tuple(tokenizer.before),
-        # Without a start token a text begins where another one has ended.
+        # Without a start token, a sequence begins where another one ended.
         start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
         ends=writing.ends,
         forbidden=(*writing.forbidden, *_without_tokens(model.config.vocab_size, tokenizer)),
@@ -236,7 +234,7 @@ def _opened_bert(model: Bert | BertForMaskedLM | BertHead, tokenizer: Any) -> Op
 def _masked_sample(opened: Opened, folder: RunFolder) -> tuple[str, int]:
     text = "[CLS]to be or [MASK] to be[SEP]"
     fits = len(opened.tokenizer.encode(text, allow_special=True)) <= (opened.longest or 0)
-    return (text if fits else "[MASK]"), 0  # it writes nothing after that
+    return (text if fits else "[MASK]"), 0  # it generates nothing after that
 
 
 def _opened_translator(translator: Translator) -> Opened:
@@ -249,7 +247,7 @@ def _opened_translator(translator: Translator) -> Opened:
         ends=(specials.end,),
         forbidden=(*translator.forbidden, *_without_tokens(model.config.target_vocab_size, tokenizer)),
         rules=translator.rules,
-        longest=translator.task.max_tokens + 1,  # the start token counts, too
+        longest=translator.task.max_tokens + 1,  # the start token also counts
         translator=translator,
     )
 
@@ -263,10 +261,10 @@ def _translation_sample(opened: Opened, folder: RunFolder) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the runs of a kind are used.
+    """How to use runs of one type.
 
-    - ``load``: opens the run in a folder with the weights of a checkpoint. Raises UserError for a damaged run.
-    - ``sample``: returns a text to try the opened model with, and how many tokens it may write after the text.
+    - ``load``: loads a run's model with a checkpoint's weights. Raises UserError for a damaged run.
+    - ``sample``: returns a prompt to try the model with, and the maximum number of new tokens.
     """
 
     load: Callable[[RunFolder, Path], Opened]
@@ -283,14 +281,14 @@ KINDS = {
 
 
 def names_of_kinds() -> str:
-    """Return the kinds in words: "a language model, a masked language model or a translator"."""
+    """Return the types as a phrase: "a language model, a masked language model or a translator"."""
     *first, last = (a_or_an(name) for name in KINDS)
     return f"{', '.join(first)} or {last}"
 
 
 def kind_of(folder: RunFolder, use: str) -> Kind:
-    """Return the kind of the run in a folder. Raises UserError for a kind that is not in the table; the message names the
-    ``use``, such as "explored"."""
+    """Return the type of a run. Raises UserError for a type that is not in the table. The message includes the ``use``, such as
+    "explored"."""
     maker = folder.maker()
     if maker is None or maker.kind not in KINDS:
         contents = "a run of another program" if maker is None else maker.what
@@ -299,15 +297,15 @@ def kind_of(folder: RunFolder, use: str) -> Kind:
 
 
 def open_run(folder: RunFolder, checkpoint: Path | None = None, use: str = "opened") -> Opened:
-    """Open the model of a run with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a damaged
-    run, and as ``kind_of``."""
+    """Load a run's model with the weights of a ``checkpoint`` (default: the best). Raises UserError for a damaged run, and as
+    ``kind_of`` does."""
     return kind_of(folder, use).load(folder, checkpoint or folder.best)
 
 
 def open_pretrained(path_or_name: str | Path) -> Opened:
-    """Open the pretrained model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub.
+    """Load a pretrained model from a folder in Hugging Face format, a GGUF file, or the Hugging Face hub.
 
-    Raises UserError as ``from_pretrained``, and for a BERT that fills masks whose tokenizer has none.
+    Raises UserError as ``from_pretrained`` does, and if the tokenizer of a masked language model has no mask.
     """
     path = find_folder(path_or_name)
     model = load_differentiable(path)

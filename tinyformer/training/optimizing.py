@@ -1,4 +1,4 @@
-"""The optimizers of training runs."""
+"""Optimizers for training runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
-    """Return the optimizer that ``config`` names. As in GPT-2's training, matrices decay, and biases and norms do not.
+    """Return the optimizer selected in ``config``. As in GPT-2's training, only matrices decay, not biases and norms.
 
     Raises SettingError for Muon if the model has no blocks.
     """
@@ -34,8 +34,8 @@ def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
 def muon_for(
     model: Module, lr: float, adamw_lr: float, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float = 0.0
 ) -> Muon:
-    """Return a ``Muon`` that trains the matrices in a Transformer's blocks, with the learning rate ``lr``, and all its other
-    parameters as AdamW, with ``adamw_lr``, ``betas`` and ``weight_decay``. Raises SettingError if the model has no blocks.
+    """Return a ``Muon`` that trains the matrices in a Transformer's blocks with learning rate ``lr``. All other parameters use
+    AdamW with ``adamw_lr``, ``betas`` and ``weight_decay``. Raises SettingError if the model has no blocks.
 
     >>> from tinyformer import GPT, GPTConfig, muon_for
     >>> optimizer = muon_for(GPT(GPTConfig(vocab_size=65)), lr=0.02, adamw_lr=0.01)
@@ -59,7 +59,7 @@ def _with_decay_of_matrices(parameters: list[Parameter], weight_decay: float) ->
 
 
 def matrices_of_blocks(model: Module) -> dict[int, list[Parameter]]:
-    """Return the matrices in a model's blocks by their number of parts: one weight may project queries, keys and values."""
+    """Return the matrices in a model's blocks by number of parts. One weight may project queries, keys and values."""
     matrices: dict[int, list[Parameter]] = {}
     for block in model.modules():
         if isinstance(block, Block):
@@ -71,7 +71,7 @@ def matrices_of_blocks(model: Module) -> dict[int, list[Parameter]]:
 
 
 def _joint_projection(layer: Module) -> list[tuple[Parameter, int]]:
-    """Return an attention layer's weight that projects to several of queries, keys and values of one size, and how many."""
+    """Return an attention layer's weight that projects to several equally wide queries, keys and values, and their number."""
     if not isinstance(layer, MultiHeadAttention):
         return []
     if layer.cross:
@@ -80,11 +80,11 @@ def _joint_projection(layer: Module) -> list[tuple[Parameter, int]]:
 
 
 class Choice(NamedTuple):
-    """A choice of ``--optimizer``."""
+    """An ``--optimizer`` choice."""
 
     make: Callable[..., Optimizer]
-    settings: tuple[str, ...]  # the fields of TrainingConfig that it reads, besides learning_rate and weight_decay
-    least_moments: int  # the least number of arrays in its state for each parameter
+    settings: tuple[str, ...]  # the TrainingConfig fields that it reads, besides learning_rate and weight_decay
+    least_moments: int  # minimum number of state arrays per parameter
 
 
 OPTIMIZERS = {
@@ -96,5 +96,5 @@ OPTIMIZERS = {
 
 
 def unless_read(name: str) -> dict[str, list[str]]:
-    """Return the optimizers that ignore a setting, in the form that ``setting(unless=...)`` takes."""
+    """Return the optimizers that ignore a setting, as an argument for ``setting(unless=...)``."""
     return {"optimizer": [optimizer for optimizer, choice in OPTIMIZERS.items() if name not in choice.settings]}

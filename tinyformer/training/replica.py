@@ -1,4 +1,4 @@
-"""What every rank of a training run holds, and steps that a GPU repeats by itself (see ``tinytensor.replay.capture``)."""
+"""The state of each training rank, and steps captured for replay on a GPU (see ``tinytensor.replay.capture``)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Replica(Evaluator):
         self.clip = clip or math.inf
 
     def take_weights(self) -> None:
-        """Take the changed weights of rank 0."""
+        """Copy the changed weights from rank 0."""
         if not self.ranks.shares_memory:
             self.ranks.broadcast([tensor.data for tensor in self.model.state_dict().values()])
 
     def check_weights(self) -> None:
-        """Raise RankError if the ranks' weights have become different."""
+        """Raise RankError if the weights differ between ranks."""
         if not self.ranks.shares_memory and self.ranks.size > 1:
             remedy = "Its memory or the network may be faulty, or its processor computes something else."
             check_same(self.ranks, "weights", self.model.state_dict(), remedy)
@@ -41,21 +41,21 @@ StepFunction = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
 
 
 class CapturedSteps:
-    """Calls ``step``, and captures it for batches like the first: of the same shapes and number of targets. All replicas must
-    have the same model and optimizer.
+    """Calls ``step`` and captures it for batches like the first: same shapes and number of targets. All replicas must have the
+    same model and optimizer.
 
-    Other batches, such as the last of an epoch, and batches of several shards go to ``step`` itself. If two of these that are
-    alike follow each other before anything is captured, the step is captured for them: a run may resume at the end of an epoch.
+    Other batches, such as the last of an epoch, and batches of several shards call ``step`` directly. If two similar batches of
+    this sort come in a row before anything is captured, the step is captured for them. A run may resume at the end of an epoch.
     """
 
     def __init__(self, step: StepFunction):
         self._step = step
-        self._layout: Any = None  # of the batches that are captured
+        self._layout: Any = None  # layout of the captured batches
         self._captured: Any = None
-        self._before: Any = None  # the layout of the last batches
+        self._before: Any = None  # layout of the previous batches
 
     def __call__(self, replica: Replica, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
-        """Take one step. The loss and the norm it returns are copies."""
+        """Take one step. The returned loss and norm are copies."""
         layout, before = _layout(work), self._before
         self._before = layout
         if layout is not None and layout != self._layout and self._may_change(layout == before):
@@ -69,7 +69,7 @@ class CapturedSteps:
         return self._captured is None or (is_repeated and not self._captured.is_captured)
 
     def _with_tensors_for(self, replica: Replica, work: Sequence[Work]) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Return the step as a function of the batches' tensors and of the rate."""
+        """Return the step as a function of the batches' tensors and the learning rate factor."""
 
         def step(*inputs: Any) -> tuple[Tensor, Tensor]:
             *tensors, rate = inputs
@@ -90,8 +90,8 @@ def _tensors(batch: Work) -> dict[str, Tensor]:
 
 
 def _layout(work: Sequence[Work]) -> Any:
-    """Return what two batches must share for one captured step: all but the values of tensors. None for batches that cannot be
-    captured: of several shards, or with NumPy arrays, whose values Python reads."""
+    """Return what two batches must share to use one captured step: everything except tensor values. Return None for batches
+    that cannot be captured: several shards, or NumPy arrays, whose values Python reads."""
     if any(len(batch.shards) != 1 for batch in work):
         return None
     layouts = []

@@ -1,13 +1,13 @@
-"""The folder of a run: its settings, its tokenizer, its log and its checkpoints.
+"""A run's folder: settings, tokenizer, log and checkpoints.
 
-``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, the state of
-the optimizer, the random states and the log: with config.json, tokenizer.json and the same data, a run resumes exactly. Both
-checkpoints store the settings and the tokenizer that they were trained with. To average weights, ``weights-STEP.safetensors``
-hold those of the last evaluations. ``snapshot-STEP.safetensors`` are weights along the run in float16. Each file is replaced in
-one step, so none is ever half-written. Only TensorBoard's logs, in the folder ``tensorboard``, are appended to.
+``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, optimizer
+state, random state and log. Together with config.json, tokenizer.json and the same data, it lets a run resume exactly. Both
+checkpoints store the settings and tokenizer used in training. ``weights-STEP.safetensors`` holds weights of recent evaluations,
+for averaging. ``snapshot-STEP.safetensors`` holds float16 weights along the run. Each file is replaced atomically. Only
+TensorBoard logs, in the folder ``tensorboard``, are appended to.
 
-The files of a new run are first written to ``.tinyformer.new``. They move into place at the first checkpoint or, if they
-replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
+A new run first writes to ``.tinyformer.new``. Its files move into place at the first checkpoint or, if they replace another
+run, after the first step. A run that fails earlier leaves nothing behind, and the old run stays.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ Settings = TypeVar("Settings")
 
 
 class RunFolder:
-    """The folder of a run: the paths of its files, and methods that write and read them.
+    """A run's folder: file paths, and methods that read and write the files.
 
-    Somebody else may have made the folder, so links, pipes and devices with the names of a run's files raise UnsafeFileError,
-    an OSError. ``path`` itself may be a link to the folder.
+    Someone else may have created the folder. Links, pipes and devices with the names of a run's files therefore raise
+    UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
     """
 
     def __init__(self, path: str | Path, within: str | Path | None = None):
-        """``within``: a folder around this one. Only the path to that folder may lead through links."""
+        """``within`` is a parent folder. Only the path to it may contain links."""
         self.path = Path(path)
         self._within = self.path if within is None else Path(within)
-        self._new = self.path / UNFINISHED  # the files of a new run, before its first step
-        self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
-        self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
+        self._new = self.path / UNFINISHED  # a new run's files before the first step
+        self._complete = self.path / ".tinyformer.complete"  # same, while removing the files of the replaced run
+        self._moving = self.path / ".tinyformer.moving"  # same, while moving them into place
         self._use(self.path)
-        self.tensorboard = self.path / "tensorboard"  # written to only when the run is in place
+        self.tensorboard = self.path / "tensorboard"  # used only once the run is in place
         self._settings: dict[str, Any] | None = None  # the content of config.json
         self._tokenizer_hash: str | None = None
-        self._tokenizer_text: str | None = None  # what is written again if the file is removed
-        self._parts: dict[str, type] = {}  # the dataclass of each part of the settings
-        self.replaces = False  # whether this run is about to replace another one in the folder
-        self.changes = False  # whether a resumed run may change settings that it was trained with
+        self._tokenizer_text: str | None = None  # rewritten if the file is removed
+        self._parts: dict[str, type] = {}  # the dataclass of each settings section
+        self.replaces = False  # True if this run will replace another one in the folder
+        self.changes = False  # True if a resumed run may change settings
 
     def _use(self, folder: Path) -> None:
-        """Set the paths of the run's files to be in this folder."""
+        """Point the paths of the run's files to this folder."""
         self._inside = folder
         self.settings = folder / "config.json"
         self.tokenizer = folder / "tokenizer.json"
@@ -71,34 +71,34 @@ class RunFolder:
         self.sample = folder / "sample.txt"
 
     def _files(self) -> list[Path]:
-        """Return the files of the run that exist."""
+        """Return the existing files of the run."""
         checkpoints = [self.best, self.latest, *self.kept_weights(), *self._inside.glob("snapshot-*.safetensors")]
         pictures = [self.curve, self.attention, self.attention_heads]
         files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures, *self.event_files()]
         return [file for file in files if file.exists()]
 
     def is_in_place(self) -> bool:
-        """Return whether the run's files are in place, as those of a new run are after ``move_into_place``."""
+        """Return True if the run's files are in place. Those of a new run are in place after ``move_into_place``."""
         return self._inside == self.path
 
     def event_files(self) -> list[Path]:
-        """Return the paths of TensorBoard's logs, oldest first."""
+        """Return the paths of TensorBoard logs, oldest first."""
         return sorted(self.tensorboard.glob(EVENTS))
 
     def weights(self, step: int) -> Path:
-        """Return the path of the weights at a step, saved for averaging."""
+        """Return the path of the weights saved at a step for averaging."""
         return self._inside / f"weights-{step:08d}.safetensors"
 
     def kept_weights(self) -> list[Path]:
-        """Return the paths of the weights saved for averaging, oldest first."""
+        """Return the paths of all weights saved for averaging, oldest first."""
         return sorted(self._inside.glob("weights-*.safetensors"))
 
     def snapshot(self, step: int) -> Path:
-        """Return the path of the snapshot at a step."""
+        """Return the path of a step's snapshot."""
         return self._inside / f"snapshot-{step:08d}.safetensors"
 
     def snapshots(self) -> dict[int, Path]:
-        """Return the paths of the saved snapshots by step."""
+        """Return the snapshot paths by step."""
         numbers = {path.stem.removeprefix("snapshot-") for path in self._inside.glob("snapshot-*.safetensors")}
         steps = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
         return {step: path for step in steps if (path := self.snapshot(step)).exists()}
@@ -107,10 +107,10 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[RunFolder]:
-        """A context that locks this folder against other processes.
+        """Context manager that locks this folder against other processes.
 
-        The folder is made if it does not exist, and removed at the end if it is empty. Half-written files of a killed run are
-        removed. Raises UserError, which names the process, if another process holds the folder.
+        Creates the folder if needed, and removes it at the end if empty. Removes half-written files of a killed run. Raises
+        UserError, with the process, if another process has locked the folder.
         """
         made = self.make()
         try:
@@ -127,12 +127,12 @@ class RunFolder:
                     folder.rmdir()
 
     def make(self) -> list[Path]:
-        """Make the folder if necessary, and return the folders that were made. Raises as ``check_folder``."""
+        """Create the folder if needed. Return the folders that were created. Raises as ``check_folder`` does."""
         check_folder(self.path, self._within)
         return make_folder(self.path)
 
     def _clean_up(self) -> None:
-        """Finish or remove what a killed process left unfinished."""
+        """Finish or remove the leftovers of a killed process."""
         remove_stale(self.path)
         self._finish_moving()
         self._drop_new()
@@ -147,9 +147,9 @@ class RunFolder:
     # ----------------------------------------------------------------------------------------------------- a new run
 
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-        """Begin a new run. ``settings`` maps names to dataclasses or other values that JSON can hold.
+        """Start a new run. ``settings`` maps names to dataclasses or other JSON-serializable values.
 
-        Raises UserError if the folder holds a run already, unless ``overwrite``: then the old run's files stay until
+        Raises UserError if the folder already holds a run, unless ``overwrite`` is True. In that case, the old files stay until
         ``move_into_place``.
         """
         check_folder(self.path, self._within)
@@ -164,7 +164,7 @@ class RunFolder:
         write_json(self.settings, self._settings or {})
 
     def _check_replacing(self, settings: Mapping[str, Any], overwrite: bool) -> None:
-        """Raise UserError unless a run with these settings may replace what is in the folder."""
+        """Raise UserError unless a run with these settings may replace the folder's content."""
         contents = contents_of(self.path)
         if contents is not None and contents.kind == PRETRAINED:
             raise UserError(f"{self.path} holds {contents.what}, which no run may replace: choose another folder")
@@ -177,7 +177,7 @@ class RunFolder:
         raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
 
     def move_into_place(self) -> None:
-        """Move the files of a new run into place, and remove those of the previous run."""
+        """Move a new run's files into place and remove those of the previous run."""
         if self._inside == self._new:
             self._use(self.path)
             self._new.rename(self._complete)
@@ -185,11 +185,11 @@ class RunFolder:
             self.replaces = False
 
     def _finish_moving(self) -> None:
-        """Finish ``move_into_place``, even after a process was killed in the middle of it."""
+        """Finish ``move_into_place``, even if a process was killed during it."""
         if self._complete.exists():
             for file in self._files():
                 remove(file)
-            with suppress(OSError):  # missing, or with other files in it
+            with suppress(OSError):  # missing, or contains other files
                 self.tensorboard.rmdir()
             self._complete.rename(self._moving)
         if self._moving.exists():
@@ -197,14 +197,14 @@ class RunFolder:
                 file.replace(self.path / file.name)
             self._moving.rmdir()
 
-    # ------------------------------------------------------------------------------------------------- a run that is there
+    # ----------------------------------------------------------------------------------------------------- an existing run
 
     def is_there(self) -> bool:
-        """Return whether the folder holds a run, even one whose process was killed while moving files into place."""
+        """Return True if the folder holds a run, even if its process was killed while moving files into place."""
         return any(path.exists() for path in (self.settings, self._complete, self._moving))
 
     def read_settings(self) -> dict[str, Any]:
-        """Return the settings that ``create`` wrote, with new names for old ones. Raises UserError if missing or damaged."""
+        """Return the settings written by ``create``, with old names renamed. Raises UserError if missing or damaged."""
         if self._settings is None:
             if self.is_there() and not self.settings.exists():
                 part = self._complete if self._complete.exists() else self._moving
@@ -220,13 +220,13 @@ class RunFolder:
         return self._settings
 
     def maker(self) -> Maker | None:
-        """Return what made the run and its kind, or None if unknown. Raises UserError for a damaged record."""
+        """Return what created the run, and its type, or None if unknown. Raises UserError for a damaged record."""
         settings = self.read_settings()
         with damaged(self.settings):
             return maker_of(settings)
 
     def _check_missing(self) -> None:
-        """Raise UserError for a folder that has no settings, but was probably confused with another."""
+        """Raise UserError for a folder without settings that was probably confused with another."""
         contents, below = contents_of(self.path), runs_below(self.path)
         if contents is not None:
             raise contents.refusal(self.path, "a run")
@@ -242,28 +242,28 @@ class RunFolder:
             raise UserError(f"{self.settings} is damaged, or of another program: {name} is missing")
         with damaged(self.settings):
             self._parts[name] = kind
-            part = read_dataclass(kind, settings.get(name, {}), name)  # an older run may lack newer parts
+            part = read_dataclass(kind, settings.get(name, {}), name)  # an older run may lack newer sections
         if not self.adds_to_another():
             check_settings_fit(part, (self.best, self.latest), self.settings)
         return part
 
     def adds_to_another(self) -> bool:
-        """Return whether the run trained only an adapter of a pretrained model."""
+        """Return True if the run trained only an adapter of a pretrained model."""
         part = self.read_settings().get("lora")
         return isinstance(part, Mapping) and bool(part.get("lora_rank"))
 
     def as_found(self, path: str | None) -> str | None:
-        """Return a path that the run was given, as seen from the present working folder."""
+        """Resolve a path from the run's settings relative to the current working folder."""
         base = self.read_settings().get("started_in")
-        if path is None or not isinstance(base, str):  # runs of early versions do not say where they began
+        if path is None or not isinstance(base, str):  # early versions do not record their working folder
             return path
         original = os.path.join(os.path.realpath(self.path), base, path)
         return os.path.normpath(original) if os.path.exists(original) else path
 
     def resumed(self, name: str, kind: type[Settings], flags: Mapping[str, Any]) -> Settings:
-        """Return one part of the settings of a resumed run. ``flags`` are the parsed flags.
+        """Return one settings section of a resumed run. ``flags`` are the parsed flags.
 
-        Raises UserError for a flag that would change a setting. With "changed" for ``flags["resume"]``, flags may change the
+        Raises UserError for a flag that would change a setting. If ``flags["resume"]`` is "changed", flags may change the
         settings that are changeable.
         """
         part = self.read_part(name, kind)
@@ -279,15 +279,15 @@ class RunFolder:
         if fixed:
             raise UserError(f"a resumed run cannot change {named}: leave that out, or start a new run")
         part = dataclasses.replace(part, **{field: flags[field] for field in changed})  # type: ignore[type-var]
-        if changed:  # only these, as an older run may lack new settings
+        if changed:  # only these: an older run may lack new settings
             self.read_settings().setdefault(name, {}).update({field: flags[field] for field in changed})
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
-        """Return what a checkpoint stores about its run: the settings, without what made it, and the SHA-256 of the tokenizer's
-        file. Empty if the run has no settings.
+        """Return what a checkpoint records about its run: the settings, without what created it, and the SHA-256 of the
+        tokenizer file. Empty if the run has no settings.
 
-        With ``lasting``, only the settings that a resumed run cannot change.
+        If ``lasting``, return only settings that a resumed run cannot change.
         """
         if self._settings is None:
             return {}
@@ -301,8 +301,8 @@ class RunFolder:
         return part if kind is None else {key: value for key, value in part.items() if not is_changeable(kind, key)}
 
     def check_identity(self, state: Mapping[str, Any], path: Path) -> None:
-        """Raise UserError unless this folder has the settings and the tokenizer that a checkpoint's state stores."""
-        if state.get("settings") is None:  # it is of an early version, or of no run
+        """Raise UserError unless this folder's settings and tokenizer match those in a checkpoint's state."""
+        if state.get("settings") is None:  # from an early version or no run
             return
         if not isinstance(state["settings"], Mapping):
             raise UserError(f"{path} is damaged: its settings are not an object")
@@ -321,15 +321,15 @@ class RunFolder:
         return part in self._parts and is_changeable(self._parts[part], name)
 
     def check_resumable(self) -> None:
-        """Raise UserError for a run without a latest checkpoint, such as one of ``save_run``."""
+        """Raise UserError for a run without a latest checkpoint, such as one saved with ``save_run``."""
         if self.best.exists() and not self.latest.exists():
             raise UserError(
                 f"{self.latest} does not exist: without it this run can be used, but not resumed: choose another folder"
             )
 
     def put_back(self) -> list[Path]:
-        """Write config.json and tokenizer.json again if they were removed since the run began: checkpoints need them. Returns
-        the paths that were missing."""
+        """Rewrite config.json and tokenizer.json if they were removed during the run, since checkpoints need them. Return the
+        missing paths."""
         if self._settings is None or not self._inside.is_dir():
             return []
         if self._tokenizer_text is None and self.tokenizer.is_file():
@@ -344,25 +344,25 @@ class RunFolder:
         return missing
 
     def keep_changes(self) -> None:
-        """Write the settings that ``resumed`` changed to config.json."""
+        """Save settings changed by ``resumed`` to config.json."""
         write_json(self.settings, self.read_settings())
 
 
 def _has_defaults(kind: type) -> bool:
-    """Return whether every field of a dataclass has a default."""
+    """Return True if all fields of a dataclass have defaults."""
     none = dataclasses.MISSING
     return all(field.default is not none or field.default_factory is not none for field in dataclasses.fields(kind))
 
 
 def _sha256(path: Path) -> str | None:
-    """Return the SHA-256 of a file, or None if it is missing."""
+    """Return a file's SHA-256, or None if it is missing."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def load_weights(model: Module, path: Path) -> dict[str, Any]:
-    """Put the weights of a checkpoint into the model and set it to evaluation mode (``model.train()`` trains it further).
-    Returns the checkpoint's state. Raises UserError if the weights do not fit, or if its folder has other settings or another
-    tokenizer than it was trained with."""
+    """Load a checkpoint's weights into the model and put it into evaluation mode (call ``model.train()`` to train further).
+    Return the checkpoint's state. Raises UserError if the weights do not fit, or if its folder's settings or tokenizer have
+    changed."""
     kind = path.name.split(".")[0].split("-")[0]
     groups, state = load_checkpoint(path, kind if kind in ("best", "snapshot") else "latest")
     RunFolder(path.parent).check_identity(state, path)

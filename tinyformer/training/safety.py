@@ -1,8 +1,8 @@
-"""The safety of a run's folder: only its own files and folders are in it, and only one process writes to it.
+"""Safety checks for a run's folder: it contains only the run's own files, and only one process writes to it.
 
-Somebody else may have made the folder, and a link in it would lead what is written, moved or removed to any other file of this
-user. So before a run is written, links, pipes, devices and second names of other files are refused by name. The path *to* the
-folder may lead through links: that is the user's own choice.
+Someone else may have created the folder. A link in it could redirect writes, moves and removals to any file of this user.
+Before writing a run, links, pipes, devices and hard links are therefore rejected by name. The path *to* the folder may contain
+links, since the user chose it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from tinyformer.common.errors import UserError
 from tinytensor.device.disk import TEMPORARY, remove, type_of
 
-# What a run writes into its folder. Everything else in it is the user's.
+# What a run writes to its folder. Everything else in it belongs to the user.
 FILES = (
     "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors",
     "snapshot-*.safetensors", "log.csv", "sample.txt", "loss.png", "attention.png", "attention_heads.png",
@@ -30,17 +30,17 @@ FILES = (
 FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
 EVENTS = "events.out.tfevents.*"
 
-_JUNCTION = 0xA0000003  # the tag of Windows' second type of links to folders
+_JUNCTION = 0xA0000003  # the tag of Windows's second type of folder link
 _NOT_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WHY = ": a run's folder may hold only files and folders of its own"
 
 
 class UnsafeFileError(OSError):
-    """A link, a pipe, a device or a folder has the name of a file. The message names it and says what to do."""
+    """A link, pipe, device or folder has the name of an expected file. The message includes the path and the fix."""
 
 
 def check_is(expected: str, path: Path) -> None:
-    """Raise UnsafeFileError if ``path`` exists, but is not the ``expected``: "a file" or "a folder"."""
+    """Raise UnsafeFileError if ``path`` exists but is not the ``expected`` type: "a file" or "a folder"."""
     with suppress(FileNotFoundError):
         status = os.lstat(path)
         actual = "a link" if getattr(status, "st_reparse_tag", 0) == _JUNCTION else type_of(status)
@@ -53,7 +53,7 @@ def _refusal(path: Path, problem: str) -> UnsafeFileError:
 
 
 def check_names(folder: Path, files: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Raise UnsafeFileError if an entry of a folder matches these patterns, but is not a file, or not a folder."""
+    """Raise UnsafeFileError if a folder entry matches one of these patterns but is not a file (or not a folder)."""
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
             for patterns, expected in ((files, "a file"), (folders, "a folder")):
@@ -62,10 +62,10 @@ def check_names(folder: Path, files: Sequence[str], folders: Sequence[str] = ())
 
 
 def check_folder(path: Path, within: Path) -> None:
-    """Check the folder of a run before the run is written. The path to ``within`` may lead through links.
+    """Check a run's folder before writing to it. The path to ``within`` may contain links.
 
-    Raises UserError for a path that cannot be a folder, and UnsafeFileError if a link, a pipe or the like has the name of a
-    run's file or folder.
+    Raises UserError for a path that cannot be a folder. Raises UnsafeFileError if a link, pipe or similar has the name of a
+    file or folder of the run.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a folder: choose another folder")
@@ -76,7 +76,7 @@ def check_folder(path: Path, within: Path) -> None:
             check_is("a folder", folder)
     check_names(path, FILES, FOLDERS)
     events = path / "tensorboard"
-    if events.is_symlink() or not events.is_file():  # a file is in the way only when logging
+    if events.is_symlink() or not events.is_file():  # a file is a problem only when logging
         check_is("a folder", events)
         check_names(events, (EVENTS,))
     for name in FOLDERS:
@@ -84,14 +84,14 @@ def check_folder(path: Path, within: Path) -> None:
 
 
 def new_file(path: Path) -> FileIO:
-    """Open a new file for writing without a buffer. Raises FileExistsError if its name is taken."""
+    """Open a new unbuffered file for writing. Raises FileExistsError if the name is taken."""
     return FileIO(path, "x")
 
 
 def open_in_place(path: Path) -> int:
-    """Open a file to read and write in place, such as a lock, or make it. Returns its descriptor.
+    """Open or create a file, such as a lock, to read and write in place. Return its descriptor.
 
-    Raises UnsafeFileError for anything but a file, and for a file with a second name (a hard link).
+    Raises UnsafeFileError for anything but a file, and for a hard link.
     """
     check_is("a file", path)
     with suppress(FileNotFoundError):
@@ -101,12 +101,12 @@ def open_in_place(path: Path) -> int:
 
 
 def remove_stale(folder: Path) -> list[Path]:
-    """Remove the temporary files that killed processes left in a folder, and return their paths.
+    """Remove temporary files of killed processes from a folder. Return their paths.
 
-    Use it only while nobody writes to the folder: a file that is being written looks the same.
+    Call it only while no process writes to the folder: a file being written looks the same.
     """
     removed = []
-    with suppress(OSError):  # the folder is not there, or may not be read
+    with suppress(OSError):  # the folder is missing or unreadable
         for path in sorted(folder.iterdir()):
             if TEMPORARY.fullmatch(path.name) and type_of(path.lstat()) == "a file":
                 path.unlink()
@@ -114,53 +114,53 @@ def remove_stale(folder: Path) -> list[Path]:
     return removed
 
 
-# The errors of file systems without locks, such as some network file systems. Runs there are not locked.
+# Errors of file systems without locks, such as some network file systems. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A context that holds the lock file ``path``, whose folder must exist. Raises UserError if another process, which it
-    names, holds the lock.
+    """Context manager that holds the lock file ``path``, whose folder must exist. Raises UserError, with the process, if
+    another process holds the lock.
 
-    The system releases a lock when its process ends, so a lock file that was left behind is not locked. Forks do not hold it.
+    The system releases a lock when its process ends, so leftover lock files are not locked. Forked processes do not hold it.
     """
     file = _take(path)
     _held.add(file)
     try:
-        with contextlib.suppress(OSError):  # on a full disk, the lock holds without its owner's name
+        with contextlib.suppress(OSError):  # on a full disk, the lock works without the owner's name
             os.ftruncate(file, 0)
             os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
-        if file in _held:  # a fork that comes here leaves the lock to its parent
-            with contextlib.suppress(OSError):  # removed while it is held, so it cannot be another process's
+        if file in _held:  # a forked process leaves the lock to its parent
+            with contextlib.suppress(OSError):  # removed while locked, so it cannot belong to another process
                 remove(path)
             _held.remove(file)
             os.close(file)
 
 
 def is_taken(path: Path) -> bool:
-    """Return whether a process seems to hold the lock file ``path``. After a process was killed, this is also True: trying the
-    lock would keep others from it for a moment."""
+    """Return True if a process seems to hold the lock file ``path``. Also True after a process was killed: testing the lock
+    would briefly block other processes."""
     return path.is_file()
 
 
-_held: set[int] = set()  # the open lock files of this process
+_held: set[int] = set()  # open lock files of this process
 
 
 def _let_go() -> None:
-    """Close a fork's copies of the lock files, which could hold the locks for longer than its parent lives."""
+    """Close a forked process's copies of lock files, which could hold locks longer than its parent lives."""
     while _held:
         os.close(_held.pop())
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_let_go)
 
 
 def _take(path: Path) -> int:
-    """Open and lock the lock file. Returns its file descriptor."""
+    """Open and lock the lock file. Return its file descriptor."""
     while True:
         file = open_in_place(path)
         try:
@@ -177,7 +177,7 @@ def _take(path: Path) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # its holder removed it after we opened it: try again, there may be a new one
+        os.close(file)  # the holder removed it after we opened it; there may be a new one
 
 
 def _lock(file: int) -> None:
@@ -185,7 +185,7 @@ def _lock(file: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte after the text, as locked bytes cannot be read
+        os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte after the text: locked bytes cannot be read
         try:
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -203,6 +203,6 @@ def _lock(file: int) -> None:
 
 
 def _this_process() -> str:
-    """Return the name of this process for the messages of others."""
+    """Return this process's name for other processes' messages."""
     words = " ".join(shlex.join(["python", *sys.argv]).split())
     return f"process {os.getpid()} on {socket.gethostname()} ({words if len(words) <= 80 else words[:77] + '...'})"

@@ -1,7 +1,7 @@
-"""Weights saved along a run in float16, which the explorer shows as a film; and runs saved when they are finished.
+"""Float16 weights saved along a run, which the explorer plays as a film; and saving finished runs.
 
-A script with its own training loop saves a finished run. The explorer, the export and the commands that use a trained model can
-open it. It has no latest checkpoint, and so cannot be resumed.
+A script with a custom training loop can save a finished run. The explorer, ONNX export and commands that use a trained model
+can open it. It has no latest checkpoint, so it cannot be resumed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tinytensor.device.backend import is_floating
 from tinytensor.device.disk import remove
 from tinytensor.nn import Module
 
-AUTOMATIC = -1  # the number of snapshots that stands for as many as are small
+AUTOMATIC = -1  # snapshot count that means "as many as are small"
 MOST, MOST_BYTES = 8, 5_000_000  # of these, and of all of them together
 
 
 def snapshot_steps(steps: int, count: int) -> list[int]:
-    """Return the steps of ``count`` snapshots of a run of ``steps`` steps: evenly spaced in the logarithm of 1 + step, from 0
-    (before training) to the last. Each step comes once. A single snapshot is of the last step.
+    """Return the steps for ``count`` snapshots in a run of ``steps`` steps. They are evenly spaced in log(1 + step), from 0
+    (before training) to the last step, without repeats. A single snapshot is taken at the last step.
 
     >>> from tinyformer.training.snapshots import snapshot_steps
     >>> snapshot_steps(1000, 4)
@@ -46,15 +46,15 @@ def snapshot_steps(steps: int, count: int) -> list[int]:
 
 
 def automatic_count(num_bytes: int) -> int:
-    """Return the default number of snapshots of so many bytes: at most MOST, with at most MOST_BYTES in all; 0 if fewer than
-    two fit, as one alone is no film."""
+    """Return the default number of snapshots of this size: at most MOST snapshots and MOST_BYTES in total. Return 0 if fewer
+    than two fit, since one is not a film."""
     count = min(MOST, MOST_BYTES // max(num_bytes, 1))
     return count if count > 1 else 0
 
 
 class Snapshots:
-    """Weights of a ``model`` along the ``steps`` of its training, in float16, in memory; by default as many as are small.
-    ``save_run`` writes them.
+    """Float16 weights of a ``model`` along its training ``steps``, in memory. By default, as many as are small. ``save_run``
+    writes them.
 
     ::
 
@@ -68,12 +68,12 @@ class Snapshots:
 
     def __init__(self, model: Module, steps: int, count: int = AUTOMATIC):
         self.model = model
-        self.num_bytes = sum(2 * tensor.size for tensor in learned_state(model).values())  # of each
+        self.num_bytes = sum(2 * tensor.size for tensor in learned_state(model).values())  # per snapshot
         self.steps = snapshot_steps(steps, automatic_count(self.num_bytes) if count == AUTOMATIC else count)
         self.kept: dict[int, dict[str, Tensor]] = {}  # by step
 
     def keep(self, step: int) -> None:
-        """Copy the weights if this step is one of ``steps``."""
+        """Copy the weights if this is a snapshot step."""
         if step in self.steps:
             self.kept[step] = self.weights()
 
@@ -83,26 +83,26 @@ class Snapshots:
 
 
 class SnapshotFiles:
-    """The snapshots in the ``folder`` of a run: each is written as soon as it is taken."""
+    """The snapshots in a run's ``folder``. Each is written immediately."""
 
     def __init__(self, folder: RunFolder, snapshots: Snapshots):
         self._folder = folder
         self._snapshots = snapshots
 
     def told(self) -> str:
-        """Return a line that says how many snapshots are kept; "" for none."""
+        """Return a line with the number of snapshots, or "" if there are none."""
         count = len(self._snapshots.steps)
         size = in_bytes(self._snapshots.num_bytes * count)
         return f"Keeps {counted(count, 'snapshot')} of the weights along the run, {size} in all" if count else ""
 
     def forget_after(self, step: int) -> None:
-        """Remove the snapshots of later steps, which a run takes again if it was killed after its last checkpoint."""
+        """Remove snapshots of later steps. A run killed after its last checkpoint takes them again."""
         for taken, path in self._folder.snapshots().items():
             if taken > step:
                 remove(path)
 
     def keep(self, step: int) -> Iterator[str]:
-        """Write the weights if this step has a snapshot. If that fails, yield a line that says so; training continues."""
+        """Write the weights if this is a snapshot step. If that fails, yield a message; training continues."""
         if step not in self._snapshots.steps:
             return
         try:
@@ -112,13 +112,13 @@ class SnapshotFiles:
 
 
 def save_snapshot(folder: RunFolder, step: int, weights: dict[str, Tensor], model: Module) -> None:
-    """Write the weights of a ``model`` at a step to a run's folder. Raises UserError if that fails."""
+    """Write a ``model``'s weights at a step to a run's folder. Raises UserError if that fails."""
     state = {"kind": "snapshot", "step": step, **class_of(model), **folder.identity(lasting=True)}
     save_checkpoint(folder.snapshot(step), {"model": weights}, state)
 
 
 def _narrow(tensor: Tensor) -> Tensor:
-    """Return the tensor in float16, or as it is if it is not floating or has a value beyond float16 (65,504)."""
+    """Return the tensor in float16, or unchanged if it is not floating-point or exceeds the float16 range (65,504)."""
     if not is_floating(tensor.dtype):
         return tensor
     with tt.no_grad():
@@ -136,17 +136,17 @@ def save_run(
     /,
     **parts: Any,
 ) -> None:
-    """Write a finished run to a folder: its settings, tokenizer, weights, log, and ``snapshots`` if there are any.
+    """Save a finished run to a folder: settings, tokenizer, weights, log, and optional ``snapshots``.
 
-    ``kind`` is what was trained, such as "language model". ``parts`` are the settings that rebuild it, by their names in
-    config.json: ``model=model.config``, for a translator also its ``task``. ``rows`` is the log: for each measured step the
-    "step", "train_loss" and "validation_loss". The last row has the run's result.
+    ``kind`` is the type of model, such as "language model". ``parts`` are the settings that rebuild it, by their names in
+    config.json: ``model=model.config``, and for a translator also its ``task``. ``rows`` is the log: "step", "train_loss" and
+    "validation_loss" for each measured step. The last row holds the final result.
 
     ::
 
         save_run("runs/char_gpt", "language model", model, tokenizer, rows, model=model.config)
 
-    Raises ValueError for an unknown kind; UserError if the folder holds a run already, and if a weight is NaN.
+    Raises ValueError for an unknown kind. Raises UserError if the folder already holds a run or a weight is NaN.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of runs {kind!r}: choose among {', '.join(KINDS)}")
@@ -163,7 +163,7 @@ def save_run(
 
 
 def _losses(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step and the losses of a row for JSON, which has no NaN."""
+    """Return the step and losses of a row for JSON, which does not support NaN."""
     losses: dict[str, Any] = {"step": int(row["step"])}
     for name in ("train_loss", "validation_loss"):
         loss = row.get(name)

@@ -1,4 +1,4 @@
-"""A run's numbers, samples, attention and weights, for TensorBoard: ``tensorboard --logdir RUN`` shows them."""
+"""Log a run's values, samples, attention and weights for TensorBoard. View them with ``tensorboard --logdir RUN``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
 
 BINS = 64  # of a histogram
-LONGEST = 256  # the most queries and keys in a picture
-WIDE = 240  # pixels that a picture of a head is enlarged to
+LONGEST = 256  # maximum number of queries and keys in an image
+WIDE = 240  # width in pixels of an enlarged head
 DARK_BLUE = (8, 48, 107)
 GREY = (200, 200, 200)  # between the heads
 
 
 class TensorBoardLogger(Logger):
-    """Logs for TensorBoard in the run's folder: measured values and settings, and with each evaluation a sample, the attention
-    in the first row of the validation split, and the distribution of each weight.
+    """Logs to TensorBoard in the run's folder: measured values and settings. Each evaluation adds a sample, the attention in
+    the first validation row, and a histogram of each weight.
 
-    ``sample`` returns a text that the model writes; the default is what the trainer's ``on_evaluation`` returns. A resumed run
-    continues the same log: entries after its checkpoint are removed, and missing rows of the run's log are added. Raises
-    UserError without tensorboardX or pillow.
+    ``sample`` returns a generated sample (default: the result of the trainer's ``on_evaluation``). A resumed run continues the
+    same log: entries after its checkpoint are removed, and missing rows of the run's log are added. Raises UserError without
+    tensorboardX or pillow.
     """
 
     def __init__(self, sample: Callable[[], str] | None = None):
@@ -45,17 +45,17 @@ class TensorBoardLogger(Logger):
             raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinyformer[tensorboard]'") from None
         self.sample = sample
         self._make_files = EventFiles
-        self._row: Any = None  # the row of the validation split whose attention is drawn
+        self._row: Any = None  # the validation row whose attention is drawn
 
     def begin(self, trainer: Trainer) -> None:
-        """Continue after ``trainer.step``. Raises UserError if a file has the folder's name."""
+        """Continue after ``trainer.step``. Raises UserError if a file blocks the log folder's name."""
         folder = trainer.folder
         self._files = self._make_files(folder)
         self._row = None
         if folder.tensorboard.exists() and not folder.tensorboard.is_dir():
             raise UserError(f"{folder.tensorboard} is a file, not a folder: move it, or leave out --tensorboard")
         last = -1
-        if folder.is_in_place():  # otherwise the present log belongs to another run, which may stay
+        if folder.is_in_place():  # otherwise the current log belongs to another run, which may stay
             last = self._files.keep_until(trainer.step if trainer.rows else -1)
         if last < 0 or folder.changes:
             settings = folder.identity(lasting=False).get("settings") or dataclasses.asdict(trainer.config)
@@ -96,32 +96,32 @@ class TensorBoardLogger(Logger):
     def _add_text(self, step: int, name: str, text: str) -> None:
         from tensorboardX import summary
 
-        lines = (f"    {line}\n" for line in text.splitlines())  # TensorBoard reads Markdown, where this is text as it is
+        lines = (f"    {line}\n" for line in text.splitlines())  # TensorBoard renders Markdown, in which this is literal text
         self._files.add(step, summary.text(name, "".join(lines)))
 
     def _attention(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the attention weights (heads, queries, keys) of each attention layer by name."""
+        """Return each attention layer's weights (heads, queries, keys) by name."""
         if self._row is None:
             batch = next(iter(trainer.batches.validation_batches()), None)
             if batch is None:
                 return {}
-            self._row = batch.split(MOST_SHARDS)[0]  # enough for shards of one row
+            self._row = batch.split(MOST_SHARDS)[0]  # enough that each shard has one row
         attention = {}
         for name, layer in trainer.model.named_modules():
             if isinstance(layer, RecordsAttention):
-                with recording_attention(layer) as recorded:  # one by one: those of a long row take much memory
+                with recording_attention(layer) as recorded:  # one by one: weights of a long row take much memory
                     trainer.loss_function(trainer.model, self._row)
                 (calls,) = recorded.values()
-                if calls:  # a recurrent network attends once for each token
+                if calls:  # a recurrent network attends once per token
                     attention[name] = tt.concatenate(calls, -2)[0].numpy()
         return attention
 
 
 def heat_map(weights: Any) -> Any:
-    """Return a picture of attention weights (heads, queries, keys), as (height, width, 3) bytes: the heads side by side.
+    """Return an image of attention weights (heads, queries, keys), as (height, width, 3) bytes, with heads side by side.
 
-    Each row of a head is a query, each column a key. White is 0 and dark blue is 1; shades follow the square root, which shows
-    faint weights, too. The picture has the first LONGEST queries and keys.
+    In each head, rows are queries and columns are keys. White is 0 and dark blue is 1. Shades follow the square root, to show
+    faint weights too. The image covers the first LONGEST queries and keys.
     """
     weights = host.asarray(weights[:, :LONGEST, :LONGEST], dtype=host.float32)
     shades = host.sqrt(weights.clip(0, 1))[..., None] * (host.array(DARK_BLUE) - 255) + 255
@@ -132,12 +132,12 @@ def heat_map(weights: Any) -> Any:
 
 
 def distribution(tensor: Tensor) -> dict[str, Any] | None:
-    """Return the histogram of a tensor's values, as tensorboardX takes it, or None if none is finite."""
+    """Return the histogram of a tensor's values in tensorboardX form, or None if none is finite."""
     values = host.asarray(tensor.numpy(), dtype=host.float64).ravel()
     values = values[host.isfinite(values)]
     if not values.size:
         return None
     counts, edges = host.histogram(values, BINS)
     stats = {"min": values.min(), "max": values.max(), "num": values.size, "sum": values.sum(), "sum_squares": values @ values}
-    # TensorBoard knows only the upper limits: an empty bin in front gives the first one its lower limit.
+    # TensorBoard knows only upper limits. An empty leading bin gives the first bin its lower limit.
     return {**stats, "bucket_limits": edges.tolist(), "bucket_counts": [0, *counts.tolist()]}

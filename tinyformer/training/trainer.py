@@ -39,10 +39,10 @@ from tinytensor.replay import capture
 
 
 def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tuple[Tensor, Tensor]:
-    """Take one optimizer step on every rank: forward, backward, clip, update.
+    """Take one optimizer step on all ranks: forward, backward, clip, update.
 
-    ``work`` holds this rank's shards of each batch whose gradients are added. ``rate`` multiplies the learning rate. Returns
-    the mean loss over all targets of all ranks, and the norm of the gradient before clipping, both of shape ().
+    ``work`` holds this rank's shards of the batches to accumulate. ``rate`` multiplies the learning rate. Returns the mean loss
+    over all targets of all ranks, and the gradient norm before clipping, both of shape ().
     """
     model, optimizer, ranks = replica.model, replica.optimizer, replica.ranks
     num_targets = max(sum(batch.num_targets for batch in work), 1)  # a batch may have none, as where all are ignored
@@ -57,9 +57,9 @@ def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tu
     optimizer.zero_grad()
     for batch in work:
         if batch.shards:
-            # Weighted by its number of targets, so that the sum is the mean over all targets, as in one large batch.
+            # Weight by the number of targets, so that the sum is the mean over all targets, as in one large batch.
             of_shard = partial(forward_and_backward, weight=batch.num_targets / num_targets)
-            # Calls it for each shard, in a thread of its own if there are several.
+            # Called for each shard, in a separate thread if there are several.
             mean_loss = mean_loss + accumulate(of_shard, batch.shards, batch.seeds)
     ranks.sum_gradients(model.parameters(), [mean_loss.data])  # does nothing for a single rank
     norm, gradient_scale = norm_and_scale(model.parameters(), replica.clip)
@@ -68,13 +68,12 @@ def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tu
 
 
 class Trainer:
-    """Trains a model on batches, and keeps the run's folder up to date. ``train()`` runs to the end, or until it is stopped.
+    """Trains a model on batches and updates the run's folder. ``train()`` runs to the end unless it is stopped.
 
-    ``on_evaluation`` returns a text about the model as it is now, such as a sample, which is shown after each evaluation. The
-    ``loggers`` are told how training goes, beside the log in the run's folder. The model is converted to the dtype of
-    ``config``. Where something was added to its weights (``tt.nn.add_lora``), checkpoints have only what is learned. Raises
-    UserError for a model with quantized weights and no additions to them, and SettingError if the backend cannot train in that
-    dtype, and if training does not fit in memory.
+    ``on_evaluation`` returns a text about the current model, such as a sample, to print after each evaluation. The ``loggers``
+    receive progress, in addition to the run's log. The model is converted to the dtype in ``config``. If the model has LoRA
+    adapters (``tt.nn.add_lora``), checkpoints store only trained parameters. Raises UserError for a quantized model without
+    adapters. Raises SettingError if the backend cannot train in that dtype or training does not fit in memory.
     """
 
     def __init__(
@@ -111,36 +110,35 @@ class Trainer:
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0
-        self.seconds = 0.0  # spent on training steps
-        self.total_seconds = 0.0  # those of evaluations and checkpoints included
+        self.seconds = 0.0  # in training steps
+        self.total_seconds = 0.0  # including evaluations and checkpoints
         self.stopped_by: str | None = None
         self.rows: list[dict[str, Any]] = []
-        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row; may be on a GPU
+        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the last log row; may be on a GPU
 
     # ------------------------------------------------------------------------------------------------- one step
 
     def train_step(self) -> tuple[Tensor, Tensor, int]:
-        """Take one optimizer step. Returns the mean loss, the norm of the gradient before clipping, and the number of
-        targets."""
+        """Take one optimizer step. Return the mean loss, the gradient norm before clipping, and the number of targets."""
         drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
         work = zip(*[deal(batch, self.shards, self._team.ranks) for batch in drawn])
         rate = self.schedule(self.step)
-        loss, norm = self._team.call(self._take_step, [(own, rate) for own in work])  # on every rank
+        loss, norm = self._team.call(self._take_step, [(own, rate) for own in work])  # on all ranks
         self.step += 1
         return loss, norm, sum(batch.num_targets for batch in drawn)
 
     @contextmanager
     def on_all_ranks(self) -> Iterator[None]:
-        """A context in which all ranks share every step and every evaluation: ``workers`` processes, or those of mpiexec.
+        """Context manager in which all ranks share each step and evaluation: ``workers`` processes, or those of mpiexec.
 
-        ``train`` enters it. Raises UserError if another rank is killed or cannot be reached.
+        ``train`` enters it. Raises UserError if another rank is killed or unreachable.
         """
         alone, parts = self._team, (self.model, self.optimizer, self.loss_function, self.config.clip)
         try:
             with distributed.team(Replica, *parts, workers=self.workers) as self._team:
                 yield
         except RankError as error:
-            if self._team is alone:  # it did not even begin
+            if self._team is alone:  # it did not even start
                 raise UserError(str(error)) from None
             resume = f": resume from the checkpoints in {self.folder.path}, which are complete" if self._is_saved() else ""
             raise UserError(f"{error}: training stops after step {self.step}{resume}") from None
@@ -148,17 +146,16 @@ class Trainer:
             self._team = alone
 
     def _is_saved(self) -> bool:
-        """Whether the folder has a checkpoint of this run."""
+        """True if the folder has a checkpoint of this run."""
         return self.folder.latest.exists() and not self.folder.replaces
 
     # ------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> bool:
-        """Train to the last step. Returns True if nothing stopped it.
+        """Train to the last step. Return True if nothing stopped it.
 
-        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
-        the cause, and a checkpoint was written. Raises UserError if a loss or the gradient's norm is NaN or infinite; the
-        checkpoints are then from before that step.
+        Ctrl-C, SIGTERM, SIGHUP and an unwritable output stop it. In that case, it writes a checkpoint, and ``stopped_by`` holds
+        the cause. Raises UserError if a loss or gradient norm is NaN or infinite. Checkpoints then date from before that step.
         """
         config, self.stopped_by = self.config, None
         self.folder.make()
@@ -167,7 +164,7 @@ class Trainer:
         bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
         with self.on_all_ranks(), stop_on_signals(self._stop), at_work(self), bar_of_steps as bar:
             self.snapshots.forget_after(self.step)
-            if not self.rows:  # a run that is resumed has some
+            if not self.rows:  # a resumed run already has rows
                 if told := self.snapshots.told():
                     self._print(bar.write, told)
                 self._evaluate(bar)
@@ -181,7 +178,7 @@ class Trainer:
                 steps, tokens = steps + 1, tokens + count
                 self._print(bar.update)
                 self._keep_snapshot(bar)
-                if self.folder.replaces:  # after its first step, the run may replace another
+                if self.folder.replaces:  # after the first step, the run may replace another
                     self._save_latest()
                 if self._due(config.log_every) or self._due(config.eval_every):
                     self._read_losses()
@@ -201,18 +198,18 @@ class Trainer:
                 self.seconds += time.perf_counter() - since
                 self.total_seconds = before + time.perf_counter() - began
                 self._save_latest()
-        return self.stopped_by is None  # it may have been stopped in the last step, too
+        return self.stopped_by is None  # it may also have been stopped in the last step
 
     def _stop(self, by: str) -> None:
-        """Ask training to stop after the current step."""
+        """Stop training after the current step."""
         self.stopped_by = self.stopped_by or by
 
     def _print(self, write: Callable[..., object], *text: str) -> None:
-        """Call ``write``, which prints a text or the bar. If that fails, training stops."""
+        """Call ``write``, which prints text or the progress bar. If that fails, training stops."""
         write_or_stop(self._stop, write, *text)
 
     def stop_message(self, command: str) -> str:
-        """The message after ``train`` was stopped. ``command --resume`` continues the run."""
+        """Return the message after ``train`` was stopped. ``command --resume`` resumes the run."""
         if self.step == 0 and self.folder.replaces:
             return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} stays as it was."
         return f"Stopped by {self.stopped_by} after step {self.step} and saved. Go on with: {command} --resume"
@@ -228,17 +225,17 @@ class Trainer:
         )
 
     def _read_losses(self) -> None:
-        """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
+        """Fetch losses and gradient norms since the last log row. This is the only point where training waits for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
             self._check_finite("loss", loss, step, step - 1)
             self._check_finite("gradient's norm", norm, step, step - 1)
 
     def _check_finite(self, what: str, value: float, step: int, updates: int) -> None:
-        """Raise UserError for a value that is NaN or infinite, and was computed after so many ``updates`` of the weights."""
+        """Raise UserError for a NaN or infinite value, computed after ``updates`` updates of the weights."""
         if math.isfinite(value):
             return
-        if updates == 0:  # so no setting of the updates can help
+        if updates == 0:  # so changing update settings cannot help
             raise UserError(
                 f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
                 "are too large"
@@ -248,14 +245,14 @@ class Trainer:
         raise SettingError(message, "learning_rate", "muon_learning_rate", "clip")
 
     def _log(self) -> None:
-        """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
+        """Add the mean loss since the last log row, and the last gradient norm, to the log."""
         row = self._row()
         row["train_loss"] = sum(loss for _, loss, _ in self._unread) / len(self._unread)
         row["gradient_norm"] = self._unread[-1][2]
         self._unread = []
 
     def _row(self) -> dict[str, Any]:
-        """The log's row of the current step. It is added if the log has none."""
+        """Return the log row of the current step. Add it if the log has none."""
         if not self.rows or self.rows[-1]["step"] != self.step:
             rate = self.optimizer.param_groups[0]["lr"] * self.schedule(max(self.step - 1, 0))
             empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
@@ -269,7 +266,7 @@ class Trainer:
         return evaluate(self.model, self.batches, self.loss_function, self.shards, self._team)
 
     def _told(self, loss: float) -> str:
-        """A validation loss in words, with what it means: the perplexity of tokens, or the accuracy of a classifier."""
+        """Return the validation loss as text with its meaning: token perplexity, or a classifier's accuracy."""
         if self.loss_function is not class_loss:
             return f"validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}"
         right = accuracy(self.model, self.batches.validation_batches())
@@ -283,7 +280,7 @@ class Trainer:
         self._print(bar.write, f"step {self.step:5d}: {self._told(loss)}")
         if loss < self.best_loss:
             self._save_best(loss)
-        if self.config.average > 1 and self.step > 0:  # the untrained weights are not averaged
+        if self.config.average > 1 and self.step > 0:  # untrained weights are not averaged
             self._keep_weights()
             if self.step == self.config.steps:
                 self._try_average(bar)
@@ -292,7 +289,7 @@ class Trainer:
             text = self.on_evaluation()
             self._print(bar.write, text)
         tell(self, "evaluated", self, text)
-        bar.unpause()  # the time left is computed from the steps alone
+        bar.unpause()  # the estimate of remaining time excludes evaluations
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -307,13 +304,13 @@ class Trainer:
             self._print(bar.write, line)
 
     def _keep_weights(self) -> None:
-        """Save the weights of this evaluation for averaging, and remove those that are too old for it."""
+        """Save the weights of this evaluation for averaging, and remove outdated ones."""
         save_checkpoint(self.folder.weights(self.step), {"model": learned_state(self.model)}, {"kind": "weights"})
         for old in self.folder.kept_weights()[: -self.config.average]:
             remove(old)
 
     def _try_average(self, bar: Progress) -> None:
-        """Evaluate the mean of the kept weights, and save it as the best if it is. The model's own weights do not change."""
+        """Evaluate the mean of the saved weights, and save it if it is the best. The model's weights do not change."""
         own = {name: tensor.copy() for name, tensor in learned_state(self.model).items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
         self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own}, strict=False)
@@ -353,12 +350,12 @@ class Trainer:
             self.folder.move_into_place()
 
     def resume(self) -> None:
-        """Go on exactly from the folder's latest checkpoint.
+        """Resume exactly from the folder's latest checkpoint.
 
-        The optimizer's settings and the number of shards come from the checkpoint; with --resume-changed, from the
-        configuration (shards 0: still from the checkpoint).
+        Optimizer settings and the number of shards come from the checkpoint. With --resume-changed, they come from the
+        configuration (shards 0: from the checkpoint).
 
-        Raises UserError if the checkpoint is missing, damaged, of another model, or of other settings.
+        Raises UserError if the checkpoint is missing, damaged, or belongs to another model or other settings.
         """
         latest = self.folder.latest
         groups, state = load_checkpoint(latest, "latest")
@@ -386,7 +383,7 @@ class Trainer:
                 "follows differs by rounding. (TINYTENSOR_KERNELS chooses.)"
             )
         changed_shards = self.config.shards if self.folder.changes else 0
-        self.shards = changed_shards or found.shards  # another number rounds differently, and draws other dropout masks
+        self.shards = changed_shards or found.shards  # a different number changes rounding and dropout masks
         if self.folder.changes:
             for group, settings in zip(self.optimizer.param_groups, own):
                 group.update(settings)

@@ -1,4 +1,4 @@
-"""Writing down which telephone keys are heard in a recording: a model and beam search behind one name."""
+"""Transcribe telephone keys in a recording, with a model and beam search."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Heard:
-    """What a model heard in a recording: the keys, and each layer's weights of attention to the sound, (heads, keys + 1,
-    positions), for the keys and the end."""
+    """The keys that a model heard in a recording, and each layer's attention weights on the sound, (heads, keys + 1,
+    positions), for the keys and the end token."""
 
     keys: str
     weights: list[Tensor]
 
 
 class Transcriber:
-    """An encoder-decoder that reads the features of recordings, and writes keys."""
+    """An encoder-decoder that reads features of recordings and outputs keys."""
 
     def __init__(self, model: Transformer, task: DialTask):
         self.model = model
         self.task = task
 
     def transcribe(self, recordings: Sequence[Any], beam: int = 1) -> list[str]:
-        """The keys in each recording, an array of samples. A ``beam`` of 1 is greedy.
+        """Return the keys in each recording, an array of samples. A ``beam`` of 1 is greedy.
 
-        Numbers are cut off after one key more than the model learned. Recordings of similar length share a batch, to save
-        padding.
+        Key sequences are cut off at one key more than the training maximum. Recordings of similar length share a batch to
+        reduce padding.
         """
         order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
         keys: dict[int, str] = {}
         for first in range(0, len(order), AT_ONCE):
             part = order[first : first + AT_ONCE]
             source = padded_vectors([features(recordings[i]) for i in part])
-            longest = self.task.most + 1  # the end token counts, too
+            longest = self.task.most + 1  # the end token also counts
             decoder = TransformerDecoder(self.model, source, longest)
             searched = beam_search(decoder, [[SPECIALS.start]] * len(part), SPECIALS.end, beam, longest)
             keys |= {i: keys_of(hypotheses[0].ids) for i, hypotheses in zip(part, searched)}
         return [keys[i] for i in range(len(recordings))]
 
     def hear(self, recording: Any) -> Heard:
-        """Write down a recording greedily, and return the attention weights."""
+        """Transcribe a recording greedily and return the attention weights."""
         (keys,) = self.transcribe([recording])
         read = tt.tensor([[SPECIALS.start, *ids_of(keys)]])
         with recording_attention(self.model) as recorded, evaluating(self.model):

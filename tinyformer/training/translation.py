@@ -1,4 +1,4 @@
-"""Translating sentences: the settings of the task, and a model, its tokenizer and beam search behind one name."""
+"""Translate sentences: task settings, and a model with its tokenizer and beam search."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor import Tensor
 from tinytensor.common.wording import a_or_an, counted
 
-# The most sentences in a batch, and the most tokens of all its beams.
+# Maximum sentences per batch, and maximum tokens over all its beams.
 SENTENCES_AT_ONCE = 64
 TOKENS_AT_ONCE = 64 * 5 * 101
-# Up to so many beams, reading the weights takes longer than multiplying by them, so cores do not split the batch further.
+# Up to this many beams, reading the weights takes longer than multiplying by them, so cores do not split the batch further.
 BEAMS_OF_A_CORE = 8
 
 Model = Transformer | EncoderDecoder
 
-# The networks that translate, by the names that users give them, each with the dataclass of its settings.
+# Translation networks by user-facing name, each with its configuration class.
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (Transformer, TransformerConfig),
     "lstm": (ContextVectorModel, Seq2SeqConfig),
@@ -52,7 +52,7 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TranslationConfig:
-    """The task of a translator, and how it cuts and searches sentences. Raises SettingError for a value that is not allowed."""
+    """Task settings of a translator: how to tokenize and search. Raises SettingError for an invalid value."""
 
     architecture: str = setting(
         "transformer", "transformer, lstm (one context vector) or attention (LSTM with additive attention)"
@@ -69,24 +69,24 @@ class TranslationConfig:
         check_fields(self)
         one_of(self, "architecture", ARCHITECTURES)
         at_least(self, max_tokens=1, validation=1, test=1)
-        if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
+        if not 0 <= self.length_penalty <= 50:  # an exponent; the power must not overflow
             raise SettingError(f"length_penalty must be from 0 to 50, got {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
             raise SettingError(f"label_smoothing must be from 0 to 1, got {self.label_smoothing}")
 
     def train_tokenizer(self, pairs: Sequence[Pair]) -> BPETokenizer:
-        """Return a tokenizer for both languages, with the special tokens that a ``Translator`` needs."""
+        """Train a tokenizer for both languages, with the special tokens that a ``Translator`` needs."""
         sentences = (sentence for pair in pairs for sentence in pair)
         return BPETokenizer.train(sentences, self.vocab_size, special=(PADDING, BEGIN, END), progress=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
-    """The attention weights of a translation.
+    """Attention weights of a translation.
 
-    ``source``, ``read`` and ``written`` are tokens as text: those the encoder read, those the decoder read, from the start
-    token on, and those it wrote after each, up to the end token. ``weights`` maps each layer's name to its weights (heads,
-    queries, keys); it is empty for a network without attention.
+    ``source``, ``read`` and ``written`` are token texts: the encoder's inputs, the decoder's inputs (from the start token on),
+    and the decoder's output after each input, up to the end token. ``weights`` maps layer names to weights (heads, queries,
+    keys). It is empty for a network without attention.
     """
 
     translation: str
@@ -96,19 +96,19 @@ class Attended:
     weights: dict[str, Tensor]
 
     def alignments(self) -> list[Tensor]:
-        """Return each layer's weights of attention to the source: (heads, written tokens, source tokens)."""
+        """Return each layer's attention weights on the source: (heads, written tokens, source tokens)."""
         return [weights for name, weights in self.weights.items() if "cross_attention" in name]
 
 
 class Translator:
-    """An encoder-decoder with the tokenizer of both its languages.
+    """An encoder-decoder with a tokenizer for both languages.
 
-    A model that was trained elsewhere may need:
+    A model trained elsewhere may need:
 
-    - ``specials``, if not the tokenizer's own. Raises UserError if neither has any.
-    - ``rule``: ranks hypotheses instead of Wu et al.'s rule with the task's ``length_penalty``.
-    - ``forbidden`` tokens, other ``rules``, and ``force_end``: whether the longest translations end with the end token.
-    - ``beam``: the usual beam width. ``longest_source``: the longest sentence in tokens, instead of the task's ``max_tokens``.
+    - ``specials``, if not the tokenizer's. Raises UserError if neither is available.
+    - ``rule``: ranks hypotheses (default: Wu et al.'s rule with the task's ``length_penalty``).
+    - ``forbidden`` tokens, other ``rules``, and ``force_end``: whether translations of maximum length end with the end token.
+    - ``beam``: default beam width. ``longest_source``: maximum source length in tokens (default: the task's ``max_tokens``).
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Translator:
         self.longest_source = task.max_tokens if longest_source is None else longest_source
 
     def encode(self, sentence: str) -> list[int]:
-        """Return the sentence's ids and the end token. Raises UserError for an empty sentence and for too many tokens."""
+        """Return the sentence's ids and the end token. Raises UserError for an empty or overlong sentence."""
         text = one_line(sentence, self.task.lowercase)
         if not text:
             raise UserError("the sentence is empty: give at least one word to translate")
@@ -149,10 +149,10 @@ class Translator:
     def search(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, watch: Callable[[BeamStep], None] | None = None
     ) -> list[list[Hypothesis]]:
-        """Return the ``n_best`` translations of each sentence, as ids with scores, best first. ``watch`` receives each step, as
-        in ``beam_search``; a step's row is the sentence's number."""
+        """Return each sentence's ``n_best`` translations as ids with scores, best first. ``watch`` receives each step, as in
+        ``beam_search``. A step's row is the sentence number."""
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
-        longest = self.task.max_tokens + 1  # the end token counts, too
+        longest = self.task.max_tokens + 1  # the end token also counts
         decoder = translation_decoder(self.model, source, longest)
         prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
         settings = self.rule, self.forbidden, self.force_end, watch, self.rules
@@ -161,9 +161,9 @@ class Translator:
     def search_all(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, report: Callable[[int], object] | None = None
     ) -> list[list[Hypothesis]]:
-        """Search as ``search``, for any number of sentences. ``report`` receives how many more are done.
+        """Run ``search`` on any number of sentences. ``report`` receives the number of newly finished sentences.
 
-        Sentences of similar length share a batch, to save padding, and several cores share the batch.
+        Sentences of similar length share a batch to reduce padding, and several cores share the batch.
         """
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         at_once = min(SENTENCES_AT_ONCE, max(1, TOKENS_AT_ONCE // (beam * (self.task.max_tokens + 1))))
@@ -182,11 +182,11 @@ class Translator:
         return [found[i] for i in range(len(sentences))]
 
     def has_attention(self) -> bool:
-        """Return whether the model has attention layers."""
+        """Return True if the model has attention layers."""
         return any(isinstance(module, RecordsAttention) for module in self.model.modules())
 
     def attended(self, sentence: str) -> Attended:
-        """Translate a sentence greedily, and return the attention weights."""
+        """Translate a sentence greedily and return the attention weights."""
         (hypotheses,) = self.search([sentence], beam=1)
         written = list(hypotheses[0].ids)
         if hypotheses[0].end is not None:  # it was not cut off
@@ -194,7 +194,7 @@ class Translator:
         source, read = self.encode(sentence), [self.specials.start, *written[:-1]]
         with recording_attention(self.model) as recorded, evaluating(self.model):
             self.model(tt.tensor([source]), tt.tensor([read]))
-        # A recurrent network attends once for each token.
+        # A recurrent network attends once per token.
         weights = {name: tt.concatenate(calls, -2)[0] for name, calls in recorded.items()}
         return Attended(
             self.text(hypotheses[0]), self.tokens(source, is_source=True), self.tokens(read), self.tokens(written), weights
@@ -205,16 +205,16 @@ class Translator:
         return one_line(self.tokenizer.decode(hypothesis.ids, skip_special=True))
 
     def tokens(self, ids: Iterable[int], is_source: bool = False) -> list[str]:
-        """Return the text of each id by ``token_texts``: of the target language, unless ``is_source``."""
+        """Return each id's text from ``token_texts``, in the target language unless ``is_source``."""
         return token_texts(self.tokenizer, ids, is_source)
 
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
-        """Return the best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar."""
+        """Return the best translation of each sentence. A ``beam`` of 1 is greedy. ``progress`` shows a progress bar."""
         with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
             return [self.text(best) for best, *_ in self.search_all(sentences, beam, report=bar.update)]
 
     def check_beam(self, beam: int, n_best: int = 1) -> None:
-        """Raise UserError unless the beam has at least 1 and ``n_best`` hypotheses, and at most one per token."""
+        """Raise UserError unless the beam width is at least 1 and ``n_best``, and at most the vocabulary size."""
         if not 1 <= beam <= self.tokenizer.vocab_size:
             raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, got {beam}")
         check_n_best(n_best, beam)
@@ -222,7 +222,7 @@ class Translator:
     def check_length(self) -> None:
         """Raise UserError unless the model can read and write sentences of ``max_tokens``, and they fit in memory."""
         longest = self.task.max_tokens
-        if not isinstance(self.model, Transformer):  # a recurrent network has no longest sentence
+        if not isinstance(self.model, Transformer):  # recurrent networks have no maximum length
             return
         config = self.model.config
         if config.positions == "learned" and config.max_length <= longest:
@@ -231,8 +231,8 @@ class Translator:
 
 
 def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Translator:
-    """Return a run's translator with the weights of a ``checkpoint``, by default the best. Raises UserError for any other or a
-    damaged folder."""
+    """Return a run's translator with the weights of a ``checkpoint`` (default: the best). Raises UserError for a damaged or any
+    other folder."""
     task = folder.read_part("task", TranslationConfig)
     make, kind = ARCHITECTURES[task.architecture]
     config = folder.read_part("model", kind)
@@ -246,8 +246,8 @@ def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Tra
 
 
 def pretrained_translator(path_or_name: str | Path) -> Translator:
-    """Return a translator with a Marian model from a folder in Hugging Face's layout, or of this name on the Hugging Face hub.
-    It searches like ``generate`` of transformers. Raises UserError as ``from_pretrained``, and for another model."""
+    """Return a translator with a Marian model from a folder in Hugging Face format or the Hugging Face hub. It searches like
+    ``generate`` in transformers. Raises UserError as ``from_pretrained`` does, and for any other model."""
     folder = find_folder(path_or_name)
     model, writing = from_pretrained(folder), read_writing(folder)
     if not isinstance(model, Transformer):
@@ -262,24 +262,24 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
     translator = Translator(
         model,
         pretrained_tokenizer(folder),
-        TranslationConfig(max_tokens=longest - 2),  # which counts neither the start nor the end
+        TranslationConfig(max_tokens=longest - 2),  # excludes the start and end tokens
         Specials(model.config.source_pad, writing.start, writing.ends[0]),
         HuggingFaceRule(writing.length_penalty, writing.early_stopping),
         writing.forbidden,
         force_end=writing.forced_end is not None,
         beam=writing.num_beams or 5,
         rules=writing.rules(),
-        longest_source=model.config.max_length - 1,  # its end needs a place, too
+        longest_source=model.config.max_length - 1,  # reserves a position for the end token
     )
     try:
         translator.check_length()
-    except SettingError as error:  # it may ask for any length
+    except SettingError as error:  # the settings may request any length
         raise UserError(f"{folder} asks for translations that are too long (max_length {longest}): {error}") from None
     return translator
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:
-    """Return the ids of the special tokens. Raises UserError for a tokenizer that was not trained for translation."""
+    """Return the special-token ids. Raises UserError for a tokenizer that was not trained for translation."""
     names = (PADDING, BEGIN, END)
     missing = [name for name in names if name not in tokenizer.special]
     if missing:

@@ -1,12 +1,12 @@
-"""Words as vectors: words with similar uses get vectors of similar direction.
+"""Word vectors: words with similar uses have vectors with similar directions.
 
 Read in this order:
 
-1. ``corpus``: a text as rows of word ids, with its vocabulary.
-2. ``vectors``: a vector for each word, and questions about them: neighbors, analogies, the odd one out.
-3. ``counts``: vectors by counting neighbors, and documents as vectors of word weights (TF-IDF), in SciPy's sparse arrays.
-4. ``word2vec``: vectors by learning to predict words (continuous bag of words and skip-gram), from the examples of ``batches``.
-5. ``text_format``: files that other programs read and write. ``evaluation``: agreement with human judgments.
+1. ``corpus``: a corpus as word ids, with its vocabulary.
+2. ``vectors``: one vector per word, and questions about them: neighbors, analogies, odd one out.
+3. ``counts``: vectors from neighbor counts, and documents as vectors of word weights (TF-IDF), in SciPy sparse arrays.
+4. ``word2vec``: vectors trained to predict words (continuous bag of words and skip-gram), with examples from ``batches``.
+5. ``text_format``: exchange files with other programs. ``evaluation``: agreement with human judgments.
 """
 
 from tinyformer.word_vectors.corpus import Corpus, Vocabulary, passages, words_of

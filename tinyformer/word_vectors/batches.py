@@ -1,4 +1,4 @@
-"""Training examples for word2vec: words, the words around them, and randomly drawn words (Mikolov et al. 2013)."""
+"""Training examples for word2vec: words, their context words, and negative samples (Mikolov et al. 2013)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from tinyformer.common.memory import check_fits
 from tinyformer.word_vectors.corpus import Corpus
 from tinytensor.device.backend import Array, host
 
-PIECE = 10_000  # words of the text per piece; no window reaches into the next piece
-TABLE = 1 << 20  # least size of the table from which words are drawn
-SLOTS = 32  # its least size per word, so that rare words get about their share
+PIECE = 10_000  # words per piece; no window reaches into the next piece
+TABLE = 1 << 20  # minimum size of the sampling table
+SLOTS = 32  # minimum slots per word, so that rare words get roughly their share
 
 
 class Examples:
-    """Examples for negative sampling, from one epoch over a corpus after another.
+    """Negative-sampling examples from repeated epochs over a corpus.
 
-    With ``is_skip_gram``, an example is a word with one of the words around it as the context. Otherwise the context is all
-    words around it: a continuous bag of words.
+    If ``is_skip_gram``, the context of an example is one of the words around it. Otherwise it is all words around it: a
+    continuous bag of words.
 
-    window: The most words to each side. The size is drawn for each word, from 1 to ``window``, so near words count more. A
-    window
+    window: Maximum words to each side. The size is sampled per word from 1 to ``window``, so nearby words count more. A window
         longer than the longest passage is cut to its length.
-    negative: How many words are drawn for each example, to be told from the right one.
-    sample: Words more frequent than this fraction of the text are left out at random.
+    negative: Number of negative samples per example.
+    sample: Words more frequent than this fraction of the corpus are dropped at random.
 
-    Raises SettingError for a window or a number of drawn words that does not fit in memory.
+    Raises SettingError if the window or the number of negative samples does not fit in memory.
     """
 
     def __init__(self, corpus: Corpus, is_skip_gram: bool, window: int, negative: int, sample: float):
@@ -43,10 +42,10 @@ class Examples:
             check_fits(8 * words * columns, label, "choose a smaller one", name, on_host=True)
 
     def of_an_epoch(self, rng: Any) -> Iterator[tuple[int, Array, Array]]:
-        """Yield for each piece of the text its number of words, and the contexts and targets of its examples.
+        """For each piece of the corpus, yield its number of words, and the contexts and targets of its examples.
 
-        contexts: ids (examples, 1 or 2 * window), int64, -1 where there is no word. targets: ids (examples, 1 + negative), the
-        right word and then the drawn words. A drawn word that equals the right one becomes -1.
+        contexts: ids (examples, 1 or 2 * window), int64, -1 for no word. targets: ids (examples, 1 + negative), the correct
+        word followed by negative samples. A sample that equals the correct word becomes -1.
         """
         for first in range(0, len(self.corpus.ids), PIECE):
             ids = self.corpus.ids[first : first + PIECE]
@@ -62,10 +61,9 @@ class Examples:
 
 
 def windows(ids: Array, passage: Array, window: int, rng: Any) -> tuple[Array, Array]:
-    """Return the words that have context (words,), and their contexts (words, 2 * window), with -1 where there is none.
+    """Return the words that have context (words,), and their contexts (words, 2 * window), with -1 for no word.
 
-    ids, passage: the words and the numbers of their passages, both (length,). The size of each window is drawn from 1 to
-    ``window``.
+    ids, passage: the words and their passage numbers, both (length,). Window sizes are sampled from 1 to ``window``.
     """
     distances = host.concatenate([host.arange(-window, 0), host.arange(1, window + 1)])
     around = host.arange(len(ids))[:, None] + distances
@@ -81,8 +79,8 @@ def windows(ids: Array, passage: Array, window: int, rng: Any) -> tuple[Array, A
 def keep_probabilities(counts: Array, sample: float) -> Array:
     """Return the probability of keeping an occurrence of each word, (words,).
 
-    For a word that makes up a fraction f of the text, it is sqrt(sample / f) + sample / f, at most 1, as in Mikolov's program.
-    (The paper has only the first term.) A ``sample`` of 0 keeps all.
+    For a word with frequency f, it is sqrt(sample / f) + sample / f, at most 1, as in Mikolov's program. (The paper has only
+    the first term.) If ``sample`` is 0, all words are kept.
     """
     if sample == 0:
         return host.ones(len(counts))
@@ -91,8 +89,8 @@ def keep_probabilities(counts: Array, sample: float) -> Array:
 
 
 def word_table(counts: Array, power: float = 0.75) -> Array:
-    """Return a table of ids, int64, with slots for each word in proportion to its count to the ``power``. Drawing a slot
-    uniformly draws a word with that probability."""
+    """Return a table of ids, int64. Each word's number of slots is proportional to its count to the ``power``. A uniformly
+    random slot samples a word with that probability."""
     size = max(TABLE, SLOTS * len(counts))
     ends = host.cumsum(counts.astype(host.float64) ** power)
     return host.searchsorted(ends / ends[-1], (host.arange(size) + 0.5) / size).astype(host.int64)

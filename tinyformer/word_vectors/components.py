@@ -1,4 +1,4 @@
-"""Principal components: the directions in which vectors differ most."""
+"""Principal components: the directions of greatest variance."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tinytensor.device.backend import Array, host
 
 
 def principal_components(rows: Any, count: int = 2, of: Any = None) -> tuple[Array, Array]:
-    """Return the coordinates of vectors along their first ``count`` principal components (Pearson 1901), (rows, count) float64,
-    and the fraction of the variance that each explains, (count,).
+    """Project vectors onto their first ``count`` principal components (Pearson 1901). Return the coordinates (rows, count),
+    float64, and the fraction of variance explained by each component, (count,).
 
-    With ``of``, use the components and the mean of these other vectors, to compare vectors that move.
+    If ``of`` is passed, use the components and the mean of those vectors instead, to compare vectors that move.
 
-    ``rows`` is a NumPy array (rows, width) of finite numbers. The largest part of a component is positive, so the result is
-    reproducible. Components beyond the rows or the width are zero. If all rows are equal, the first explains everything. Raises
-    UserError if there are no rows, and SettingError for a count below 1.
+    ``rows`` is a NumPy array (rows, width) of finite values. The largest element of a component is positive, for
+    reproducibility. Components beyond the rows or the width are zero. If all rows are equal, the first explains everything.
+    Raises UserError if there are no rows, and SettingError if ``count`` is below 1.
 
     >>> from tinyformer import principal_components
     >>> points, explained = principal_components([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], count=1)
@@ -35,14 +35,14 @@ def principal_components(rows: Any, count: int = 2, of: Any = None) -> tuple[Arr
     center = basis.mean(axis=0, dtype=host.float64).astype(rows.dtype)
     centered = basis - center
     scale = max(float(centered.max()), -float(centered.min())) or 1.0
-    centered /= scale  # so that no square overflows or underflows
+    centered /= scale  # prevents overflow and underflow in the squares
     variances, directions = _directions(centered)
     signs = host.sign(directions[host.abs(directions).argmax(axis=0), host.arange(directions.shape[1])])
     kept = min(count, len(variances))
     points, explained = host.zeros((len(rows), count)), host.zeros(count)
     directions = (directions * signs)[:, :kept].astype(rows.dtype)
     points[:, :kept] = (centered if of is None else (rows - center) / scale) @ directions
-    if of is not None:  # the fractions are of the variance of the rows
+    if of is not None:  # the fractions are of the rows' variance
         deviations = (rows - rows.mean(axis=0, dtype=host.float64)) / scale
         variances = host.append((deviations @ directions).var(axis=0), 0.0)
         total = deviations.var(axis=0).sum()
@@ -54,7 +54,7 @@ def principal_components(rows: Any, count: int = 2, of: Any = None) -> tuple[Arr
 
 
 def _directions(centered: Array) -> tuple[Array, Array]:
-    """Return the variances, times the number of rows, highest first, and their directions as columns."""
+    """Return the variances times the number of rows, in descending order, and their directions as columns."""
     count, width = centered.shape
     if count <= width:
         _, lengths, directions = host.linalg.svd(centered.astype(host.float64), full_matrices=False)

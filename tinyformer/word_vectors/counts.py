@@ -1,7 +1,7 @@
-"""Vectors by counting: words by the words near them, documents by the words in them.
+"""Count-based vectors: words represented by nearby words, documents by their words.
 
-Counts mostly reflect how frequent words are. Positive pointwise mutual information (PPMI) measures how much more often two
-words meet than by chance (Church and Hanks 1990). A truncated singular value decomposition makes the rows short. word2vec with
+Raw counts mostly reflect word frequency. Positive pointwise mutual information (PPMI) measures how much more often two words
+co-occur than by chance (Church and Hanks 1990). A truncated singular value decomposition shortens the rows. word2vec with
 negative sampling factorizes nearly the same matrix (Levy and Goldberg 2014).
 """
 
@@ -22,7 +22,7 @@ from tinytensor.device.backend import Array, default_dtype, host
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-SMALL = 500 * 500  # elements up to which a dense SVD is fast
+SMALL = 500 * 500  # maximum number of elements for which a dense SVD is fast
 
 
 def scipy_sparse() -> Any:
@@ -35,8 +35,8 @@ def scipy_sparse() -> Any:
 
 
 def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
-    """Count how often each word (a row) has each word (a column) among its ``window`` neighbors on either side, within a
-    passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
+    """Count how often each word (row) has each word (column) among its ``window`` neighbors on either side, within a passage:
+    (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
     check_counts(window=window)
     csr_array = scipy_sparse().csr_array
     size, ids, passage = len(corpus.vocabulary), corpus.ids, corpus.passage_of
@@ -51,8 +51,8 @@ def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
 def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
     """Return max(0, log(P(row, column) / (P(row) P(column)))) for each pair.
 
-    P(column) is proportional to its count to the power of ``smoothing``. Below 1, this lowers the values of rare columns, which
-    are the highest otherwise (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
+    P(column) is proportional to the count to the power of ``smoothing``. Values below 1 lower the PPMI of rare columns, which
+    would otherwise be the highest (Levy, Goldberg and Dagan 2015). 1 is the standard definition.
     """
     if not 0 < smoothing <= 1:
         raise SettingError(f"smoothing must be above 0 and at most 1, got {smoothing}")
@@ -65,15 +65,15 @@ def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
 
 
 def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,) and
-    V (columns, rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
+    """Return the largest ``rank`` singular values of a matrix, descending, and their vectors: U (rows, rank), s (rank,) and V
+    (columns, rank), with matrix ≈ U diag(s) Vᵀ. This is the closest matrix of that rank (Eckart and Young 1936).
 
-    ARPACK multiplies a random vector, drawn with ``seed``, by matrixᵀ matrix repeatedly, so the matrix stays sparse. The result
-    agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest, whose squares vanish.
-    Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
+    ARPACK repeatedly multiplies a random vector (from ``seed``) by matrixᵀ matrix, so the matrix stays sparse. The result
+    agrees with a dense SVD up to rounding, except for singular values below 1e-8 times the largest, whose squares vanish. Small
+    matrices, and a rank equal to the smaller side, use NumPy's dense SVD.
 
-    Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite
-    or SciPy is not installed.
+    Raises SettingError unless the rank is at least 1 and no larger than the matrix. Raises UserError if an element is not
+    finite or SciPy is not installed.
     """
     smaller = min(matrix.shape)
     if not 1 <= rank <= smaller:
@@ -83,7 +83,7 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
     largest = float(host.abs(matrix.data).max()) if matrix.nnz else 0.0
     if not math.isfinite(largest):
         raise UserError("the matrix has elements that are NaN or infinite, so it has no singular values")
-    exponent = math.frexp(largest)[1]  # scaled to at most 1, no square overflows and none that matters underflows
+    exponent = math.frexp(largest)[1]  # scaling to at most 1 prevents overflow of squares and relevant underflow
     matrix.data = host.ldexp(matrix.data, -exponent)
     if rank == smaller or math.prod(matrix.shape) <= SMALL:
         u, s, vt = host.linalg.svd(matrix.toarray(), full_matrices=False)
@@ -98,10 +98,10 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
 def count_vectors(
     corpus: Corpus, width: int = 100, window: int = 5, smoothing: float = 0.75, power: float = 0.5, seed: int = 0
 ) -> WordVectors:
-    """Return vectors (words, width), float32, from the PPMI of co-occurrences: U sᵖᵒʷᵉʳ of its truncated SVD.
+    """Return word vectors (words, width), float32, from the co-occurrence PPMI: U sᵖᵒʷᵉʳ of its truncated SVD.
 
-    With a ``power`` of 1, dot products of vectors approximate those of the rows of PPMI. Lower powers are better for most
-    questions (Levy, Goldberg and Dagan 2015). Raises SettingError for a width above the number of words.
+    If ``power`` is 1, dot products of vectors approximate dot products of PPMI rows. Lower powers are better for most questions
+    (Levy, Goldberg and Dagan 2015). Raises SettingError if ``width`` exceeds the number of words.
     """
     check_counts(width=width)
     if width > len(corpus.vocabulary):
@@ -114,14 +114,14 @@ def count_vectors(
 # ------------------------------------------------------------------------------------------------------------ documents
 
 
-WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as scikit-learn's
+WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as in scikit-learn
 
 
 class TfIdf:
-    """TF-IDF weights of the words in documents (Salton and Buckley 1988), as scikit-learn defines them.
+    """TF-IDF weights of words in documents (Salton and Buckley 1988), with scikit-learn's definition.
 
-    A weight is the word's count in the document times its idf; each row is scaled to length 1. For a word in df of n documents,
-    idf = ln((1 + n) / (1 + df)) + 1: rare words weigh more. The 1 added to both counts is an imaginary document with all words.
+    A weight is the word's count in the document times its idf. Each row is scaled to length 1. For a word in df of n documents,
+    idf = ln((1 + n) / (1 + df)) + 1: rare words weigh more. The 1 in both counts is an imaginary document with all words.
     ::
 
         weights = TfIdf(documents)
@@ -129,12 +129,12 @@ class TfIdf:
         similar = (matrix @ matrix.T).toarray()   # the cosines of all pairs
 
     Attributes:
-        words: The words of the documents, sorted; the columns.
+        words: The words of the documents, sorted; one per column.
         idf: The idf of each word, (words,), float64.
     """
 
     def __init__(self, documents: Iterable[str]):
-        """Count the words of documents, in lower case. Raises UserError if there are none."""
+        """Count the words of documents, lowercased. Raises UserError if there are none."""
         counts: Counter[str] = Counter()
         number = 0
         for document in documents:
@@ -147,8 +147,8 @@ class TfIdf:
         self._columns = {word: column for column, word in enumerate(self.words)}
 
     def __call__(self, documents: Iterable[str]) -> csr_array:
-        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are ignored; a document
-        with no other words is a row of zeros. Raises UserError if SciPy is not installed."""
+        """Return the weights of documents, (documents, words), float64. Unknown words are ignored. A document of only unknown
+        words becomes a row of zeros. Raises UserError if SciPy is not installed."""
         sparse = scipy_sparse()
         columns: list[int] = []
         times: list[int] = []

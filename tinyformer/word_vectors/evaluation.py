@@ -1,4 +1,4 @@
-"""How well word vectors agree with human judgments: similarity ratings of word pairs, and analogies."""
+"""Agreement of word vectors with human judgments: similarity ratings of word pairs, and analogies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import Array, host
 
-PIECE = 500  # analogies that are computed at a time
-MARKS = r"[\t,;]"  # between columns, where a line has one
+PIECE = 500  # analogies per computation
+MARKS = r"[\t,;]"  # column separators, if a line has one
 
 
 # -------------------------------------------------------------------------------------------------------- similarity
@@ -25,7 +25,7 @@ MARKS = r"[\t,;]"  # between columns, where a line has one
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman's correlation of cosines with human ratings, and the numbers of pairs used and of pairs with an unknown word."""
+    """Spearman correlation of cosines with human ratings, and the numbers of pairs used and of pairs with an unknown word."""
 
     correlation: float
     known: int
@@ -33,14 +33,14 @@ class Agreement:
 
 
 def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
-    """Return the agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
+    """Return the agreement with a file of rated word pairs, such as WordSim-353 and SimLex-999.
 
-    Each line has two words and a number, separated by tabs, commas or spaces. Ignored are lines that begin with #, a first line
-    without a number, and further columns, as in SimLex-999, SimVerb-3500, WordSim-353 and Rare Words: numbers and single
-    letters before the rating, and anything after it. Words unknown as written are looked up in lower case.
+    Each line has two words and a number, separated by tabs, commas or spaces. Comments (#), a first line without a number, and
+    extra columns are ignored, as in SimLex-999, SimVerb-3500, WordSim-353 and Rare Words: numbers and single letters before the
+    rating, and anything after it. Words that are unknown as written are looked up in lowercase.
 
-    Raises UserError, which names the file and the line, for other lines; and if fewer than two pairs are known or all ratings
-    are equal, which leaves no correlation.
+    Raises UserError, with the file and line, for other lines. Also raises it if fewer than two pairs are known or all ratings
+    are equal, since the correlation is then undefined.
     """
     cosines, ratings, unknown = [], [], 0
     for first, second, rating in _pairs(path):
@@ -65,7 +65,7 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
 
 
 def spearman(first: Any, second: Any) -> float:
-    """Return Spearman's correlation of two rows of numbers: Pearson's correlation of their ranks. 0 if all numbers are
+    """Return the Spearman correlation of two sequences: the Pearson correlation of their ranks. Return 0 if all values are
     equal."""
     ranks = [rank - rank.mean() for rank in (ranked(first), ranked(second))]
     size = host.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
@@ -73,7 +73,7 @@ def spearman(first: Any, second: Any) -> float:
 
 
 def ranked(values: Any) -> Array:
-    """Return the rank of each number from 1, float64. Equal numbers share the mean of their ranks."""
+    """Return the rank of each value from 1, float64. Ties share the mean of their ranks."""
     _, inverse, counts = host.unique(values, return_inverse=True, return_counts=True)
     last = host.cumsum(counts)
     return ((last - counts + 1 + last) / 2)[inverse]
@@ -82,7 +82,7 @@ def ranked(values: Any) -> Array:
 def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
     rows = [(number, _columns(line), line) for number, line in _lines(path)]
     columns = _pair_columns([parts for _, parts, _ in (rows[1:] or rows)])
-    named = 0  # the number of columns that the first line names
+    named = 0  # number of columns named in the first line
     if rows and not any(_number(part) is not None for part in rows[0][1][2 : columns[2] + 1]):
         number, names, line = rows.pop(0)
         named = len(names)
@@ -106,9 +106,9 @@ def _no_pair(path: str | Path, number: int, line: str) -> UserError:
 
 
 def _pair_columns(rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
-    """Return the columns of the two words and of their rating, from 0.
+    """Return the columns of the two words and their rating, from 0.
 
-    The rating is the first number after two words. Other columns may come before it: the pair's number, and single letters for
+    The rating is the first number after two words. Other columns may precede it: the pair's number, and single letters for
     parts of speech or relations.
     """
     width = max(map(len, rows), default=0)
@@ -124,7 +124,7 @@ def _pair_columns(rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
 
 
 def _majority(cells: Sequence[str], holds: Callable[[str], bool]) -> bool:
-    """Return True if the condition holds for most cells. The lines of other cells raise errors later."""
+    """Return True if the condition holds for most cells. Lines with other cells raise errors later."""
     return 2 * sum(map(holds, cells)) > len(cells)
 
 
@@ -140,8 +140,8 @@ def _number(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Section:
-    """The analogies of a section of a file: the numbers of right answers, of analogies asked, and of those skipped for an
-    unknown word."""
+    """The analogies of one section of a file: the numbers of correct answers, of analogies tested, and of analogies skipped
+    because of an unknown word."""
 
     name: str
     right: int
@@ -150,17 +150,17 @@ class Section:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of right answers, or 0 if none was asked."""
+        """The fraction of correct answers, or 0 if none was tested."""
         return self.right / self.asked if self.asked else 0.0
 
 
 def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
-    """Return the results on a file of analogies, such as questions-words.txt (Mikolov et al. 2013), by section. The last
-    section, "all", is their sum.
+    """Return the results for a file of analogies, such as questions-words.txt (Mikolov et al. 2013), by section. The last
+    section, "all", is the total.
 
-    A line has four words: the second is to the first as the fourth is to the third. ``WordVectors.analogy`` must answer with
-    the fourth. A line such as ": capitals" begins a section. Words unknown as written are looked up in lower case. Raises
-    UserError, which names the file and the line, for other lines, and if no analogy has four known words.
+    A line has four words: the second is to the first as the fourth is to the third. ``WordVectors.analogy`` must return the
+    fourth. A line such as ": capitals" starts a section. Words that are unknown as written are looked up in lowercase. Raises
+    UserError, with the file and line, for other lines, and if no analogy has four known words.
     """
     named: list[tuple[str, list[list[str | None]]]] = []  # the analogies of each section
     for number, line in _lines(path):
@@ -186,7 +186,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
 
 
 def _count_right(vectors: WordVectors, ids: Array) -> int:
-    """Count the analogies, ids (analogies, 4), that are answered with the fourth word, many per matrix product."""
+    """Count the analogies, ids (analogies, 4), whose answer is the fourth word. Many share a matrix product."""
     right = 0
     for piece in (ids[first : first + PIECE] for first in range(0, len(ids), PIECE)):
         a, b, c = (vectors.directions[piece[:, i]] for i in range(3))
@@ -200,12 +200,12 @@ def _count_right(vectors: WordVectors, ids: Array) -> int:
 
 
 def _known(vectors: WordVectors, word: str) -> str | None:
-    """Return the word as the vectors spell it, or None."""
+    """Return a word as the vectors spell it, or None."""
     return next((form for form in (word, word.lower()) if form in vectors), None)
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Iterate over the lines of a file with their numbers, ``composed``, without empty ones and comments (#)."""
+    """Iterate over a file's lines with their numbers, ``composed``, without empty lines and comments (#)."""
     check_file(path, "give a text file of word pairs or of analogies", "*.txt", "*.[tc]sv")
     text = composed(decoded(path, read_file(path, None)))
     for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
@@ -214,6 +214,6 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def is_of_analogies(path: str | Path) -> bool:
-    """Return True if a file looks like analogies: its first line begins a section or has four words."""
+    """Return True if a file looks like analogies: its first line starts a section or has four words."""
     _, line = next(_lines(path), (0, ""))
     return line.startswith(":") or (len(line.split()) == 4 and not re.search(MARKS, line))

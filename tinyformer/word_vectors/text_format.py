@@ -1,6 +1,6 @@
-"""Word vectors in word2vec's text format, which gensim, GloVe and fastText share.
+"""Word vectors in the word2vec text format, also used by gensim, GloVe and fastText.
 
-The first line has the number of words and the width; GloVe's files lack it. Every other line has a word and the numbers of its
+The first line has the number of words and the width; GloVe files omit it. Every other line has a word and the values of its
 vector, separated by spaces or tabs.
 """
 
@@ -25,9 +25,9 @@ WANTED = "give a file of word vectors in word2vec's text format"
 
 
 def save_vectors(vectors: WordVectors, path: str | Path) -> None:
-    """Write word vectors with as many digits as float32 needs: ``load_vectors`` reads exactly the same numbers.
+    """Save word vectors with enough digits for float32: ``load_vectors`` restores the exact values.
 
-    An existing file stays until the new one is complete. Raises UserError for a word that contains white space, which the
+    An existing file is replaced only once the new one is complete. Raises UserError for a word with white space, which the
     format cannot represent, and OSError if the file cannot be written.
     """
     for word in vectors.words:
@@ -36,21 +36,21 @@ def save_vectors(vectors: WordVectors, path: str | Path) -> None:
     with atomic_write(path) as file:
         file.write(f"{len(vectors)} {vectors.width}\n".encode())
         for word, row in zip(vectors.words, vectors.matrix):
-            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())  # the shortest digits of each float32
+            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())  # the shortest exact digits of each float32
 
 
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
-    """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
+    """Load word vectors, or the first ``limit`` of them. In published files, frequent words come first.
 
-    The header line may be missing. Later vectors of a word, and words that are not UTF-8, are left out, and a line is printed.
-    Raises UserError, which names the file and the line, for a file that is missing, damaged, truncated or in another format,
-    and SettingError for a limit below 1.
+    The header line may be missing. Duplicate words and words that are not UTF-8 are skipped, and a line reports them. Raises
+    UserError, with the file and line, if a file is missing, damaged, truncated or in another format. Raises SettingError for a
+    limit below 1.
     """
     size = check_file(path, WANTED, "*vec*", "*.txt")
     if limit is not None:
         check_counts(limit=limit)
     else:
-        check_fits(size // 3, f"the vectors in {path}", "read fewer words, with limit", on_host=True)  # <= 12 bytes a number
+        check_fits(size // 3, f"the vectors in {path}", "read fewer words, with limit", on_host=True)  # <= 12 bytes per value
     with open_file(path) as file:
         reader = _Reader(path, file)
         vectors = reader.read(limit)
@@ -69,11 +69,11 @@ class _Reader:
     def __init__(self, path: str | Path, file: BinaryIO):
         self.path = path
         self.lines = self._decoded(file)
-        self.number = 0  # of the line read last, from 1
-        self.is_ended = False  # whether that line ends with a newline
-        self.is_broken = False  # whether that line is not UTF-8
-        self.is_doubtful = False  # whether the last line of a file with a header has no newline, which is unusual
-        self.repeated = self.broken = 0  # the numbers of lines with repeated words, and with words that are not UTF-8
+        self.number = 0  # number of the last line read, from 1
+        self.is_ended = False  # True if that line ends with a newline
+        self.is_broken = False  # True if that line is not UTF-8
+        self.is_doubtful = False  # True if the last line of a file with a header lacks a newline, which is unusual
+        self.repeated = self.broken = 0  # numbers of lines with repeated words, and with words that are not UTF-8
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
@@ -124,14 +124,14 @@ class _Reader:
         return WordVectors(line_of, host.stack(rows))
 
     def _is_end(self, lines: Iterator[str]) -> bool:
-        """Return True if only empty lines are left. ``number`` stays that of the line read before, for errors."""
+        """Return True if only empty lines remain. ``number`` stays at the last line read, for errors."""
         number = self.number
         is_end = not any(lines)
         self.number = number
         return is_end
 
     def _header(self, line: str) -> tuple[int | None, int]:
-        """Return the number of words and the width. Without a header, they are None and the width of the first line."""
+        """Return the number of words and the width. Without a header, return None and the width of the first line."""
         parts = line.split(" ")
         if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             count, width = map(int, parts)
@@ -143,8 +143,8 @@ class _Reader:
         return None, len(parts) - 1
 
     def _entry(self, line: str, width: int) -> tuple[str, Array]:
-        """Return the word and the numbers of a line. Words in some published files contain spaces, but never two in a row, nor
-        a number at the end."""
+        """Return the word and the values of a line. Words in some published files contain spaces, but never two in a row or a
+        number at the end."""
         word, *numbers = line.rsplit(" ", width)
         before, *last = word.split(" ")
         if len(numbers) < width or not before or "" in last or (last and _floats(last[-1:]) is not None):
@@ -159,7 +159,7 @@ class _Reader:
 
 
 def _floats(texts: Sequence[str]) -> Array | None:
-    """Return the numbers in the texts, float32, or None. Unlike Python, files have no numbers such as 1_0."""
+    """Parse texts as float32, or return None. Unlike Python, files have no numbers such as 1_0."""
     try:
         return None if "_" in " ".join(texts) else host.array(texts, dtype=host.float32)
     except ValueError:

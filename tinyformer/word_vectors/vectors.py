@@ -1,4 +1,4 @@
-"""Words with a vector each, and questions about them."""
+"""Word vectors, and questions about them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ BY = ("cosine", "dot")
 
 
 class WordVectors:
-    """A vector for each word, as the rows of a matrix.
+    """Word vectors, as the rows of a matrix.
 
-    The lookup of a row equals the product of the matrix with the word's one-hot vector, which is 1 at the word's id and 0
-    elsewhere, without computing the zeros. So does the embedding of a Transformer. ::
+    Looking up a row equals the product of the word's one-hot vector (1 at its id, 0 elsewhere) with the matrix, without
+    computing the zeros. A Transformer's embedding works the same way. ::
 
         vectors["king"] == one_hot(vectors.ids["king"]) @ vectors.matrix
 
     Attributes:
-        words: The words by their ids, usually the most frequent first.
-        matrix: Their vectors, (words, width), float32, on the CPU.
+        words: The words in id order, usually most frequent first.
+        matrix: The vectors, (words, width), float32, on the CPU.
 
     >>> from tinyformer import WordVectors
     >>> vectors = WordVectors(["up", "high", "down"], [[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]])
@@ -34,7 +34,7 @@ class WordVectors:
     """
 
     def __init__(self, words: Iterable[str], matrix: Any):
-        """Raises UserError unless there is one vector of finite length for each word, and no word twice."""
+        """Raises UserError unless there is one vector of finite length per word and no duplicate word."""
         self.words: Sequence[str] = list(words)
         self.matrix: Array = host.asarray(matrix, dtype=host.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
@@ -54,16 +54,16 @@ class WordVectors:
         return word in self.ids
 
     def __getitem__(self, word: str) -> Array:
-        """Return the vector of a word, (width,). Raises UserError for an unknown word, with similar spellings."""
+        """Return a word's vector, (width,). Raises UserError for an unknown word, and suggests similar spellings."""
         return self.matrix[self.id_of(word)]
 
     @property
     def width(self) -> int:
-        """The length of a row."""
+        """The width of a vector."""
         return int(self.matrix.shape[1])
 
     def id_of(self, word: str) -> int:
-        """Return the id of a word. Raises UserError for an unknown word, with similar spellings."""
+        """Return a word's id. Raises UserError for an unknown word, and suggests similar spellings."""
         check_known(word, self.ids, self.words)
         return self.ids[word]
 
@@ -74,18 +74,18 @@ class WordVectors:
 
     @cached_property
     def directions(self) -> Array:
-        """The vectors divided by their lengths, (words, width). A zero vector stays zero."""
+        """The vectors scaled to unit length, (words, width). A zero vector stays zero."""
         return self.matrix / host.where(self.lengths == 0, 1, self.lengths)[:, None]
 
     def similarity(self, first: str, second: str) -> float:
-        """Return the cosine of the angle between two words' vectors: 1 for the same direction, 0 for a right angle."""
+        """Return the cosine similarity of two words: 1 for the same direction, 0 for a right angle."""
         return float(self.directions[self.id_of(first)] @ self.directions[self.id_of(second)])
 
     def nearest(self, word: str, count: int = 10, by: str = "cosine") -> list[tuple[str, float]]:
-        """Return the other words with the highest scores, highest first: by "cosine" or by "dot" product.
+        """Return the words with the highest scores, excluding the word itself: by "cosine" or by "dot" product.
 
-        The dot product is the cosine times both lengths, so long vectors come first. In word2vec, frequent words with few uses
-        have long ones (Schakel and Wilson 2015).
+        The dot product is the cosine times both lengths, so it favors long vectors. In word2vec, frequent words with few uses
+        have long vectors (Schakel and Wilson 2015).
         """
         if by not in BY:
             raise SettingError(f"by must be one of {', '.join(BY)}, got {by!r}")
@@ -96,8 +96,8 @@ class WordVectors:
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[tuple[str, float]]:
         """Return the words that are to ``third`` as ``second`` is to ``first``: ``analogy("man", "king", "woman")``.
 
-        These are the words whose directions are nearest to second - first + third by cosine. The three words themselves, which
-        are often the nearest, are excluded (Mikolov, Yih and Zweig 2013).
+        These are the words nearest to second - first + third (of the directions) by cosine. The three words themselves are
+        often nearest and are excluded (Mikolov, Yih and Zweig 2013).
         """
         a, b, c = numbers = [self.id_of(word) for word in (first, second, third)]
         wanted = self.directions[b] - self.directions[a] + self.directions[c]
@@ -105,17 +105,16 @@ class WordVectors:
         return self.ranked(self.directions @ (wanted / length), count, numbers)
 
     def odd_one_out(self, words: Sequence[str]) -> str:
-        """Return the word whose direction is farthest from the mean of all. Raises UserError for fewer than three words."""
+        """Return the word whose direction is farthest from the mean. Raises UserError for fewer than three words."""
         if len(set(words)) < 3:
             raise UserError(f"an odd one out needs at least three different words, got {len(set(words))}")
         rows = self.directions[[self.id_of(word) for word in words]]
         return words[int((rows @ rows.mean(axis=0)).argmin())]
 
     def plane(self, words: Sequence[str]) -> tuple[Array, float]:
-        """Return the directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
+        """Project the directions of words onto a plane. Return the points (words, 2) and the fraction of variance shown.
 
-        It is the plane that shows most: the first two principal components (Pearson 1901). Raises UserError if there are no
-        words.
+        The plane is spanned by the first two principal components (Pearson 1901). Raises UserError if there are no words.
         """
         if not words:
             raise UserError("a plane needs at least one word, got none")
@@ -124,7 +123,7 @@ class WordVectors:
         return points, float(explained.sum())
 
     def ranked(self, scores: Array, count: int, left_out: Sequence[int] = ()) -> list[tuple[str, float]]:
-        """Return the ``count`` words with the highest scores (words,) but the ``left_out`` ids, highest first, then by id."""
+        """Return the ``count`` words with the highest scores (words,), except the ``left_out`` ids. Ties are ordered by id."""
         if count < 1:
             raise SettingError(f"count must be at least 1, got {count}")
         order = host.argsort(-scores, kind="stable")[: count + len(left_out)]

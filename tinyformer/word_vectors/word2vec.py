@@ -1,7 +1,7 @@
-"""word2vec: vectors by learning to tell neighboring words from words drawn at random (Mikolov et al. 2013).
+"""word2vec: vectors trained to tell neighboring words from random words (Mikolov et al. 2013).
 
-Each word has two vectors, one as a context (the result) and one as a target. ``negative_sampling_loss`` is the loss, in ops.
-Training uses a kernel with the same gradient that touches only the rows of a batch's words.
+Each word has two vectors: one as a context (the result) and one as a target. ``negative_sampling_loss`` implements the loss in
+ops. Training uses a kernel with the same gradient that touches only the rows of words in the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN = 20  # how often the loss is shown
 
 @dataclass(frozen=True)
 class Word2VecConfig:
-    """The settings of word2vec. The defaults from ``width`` to ``epochs`` are gensim's. Raises SettingError for an invalid
+    """Configuration of word2vec. The defaults from ``width`` to ``epochs`` match gensim. Raises SettingError for an invalid
     value."""
 
     method: str = "skip-gram"  # predict a word from one word around it; "cbow": from all of them
@@ -50,13 +50,13 @@ class Word2VecConfig:
 
 
 def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, targets: Array) -> Tensor:
-    """Return the loss of a batch, summed over its examples; the kernels' ``negative_sampling_step`` descends its gradient.
+    """Return the loss of a batch, summed over examples. The kernel ``negative_sampling_step`` descends its gradient.
 
-    inputs, outputs: the vectors of the words as contexts and as targets, (words, width). contexts (n, c), targets (n, 1 + k):
-    ids of the backend from ``Examples``, -1 where there is no word.
+    inputs, outputs: the words' vectors as contexts and as targets, (words, width). contexts (n, c), targets (n, 1 + k): backend
+    arrays of ids from ``Examples``, -1 for no word.
 
-    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word, not a
-    drawn one, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
+    Let h be the mean of the context vectors. sigmoid(h . target) is the probability that target is the correct word, not a
+    negative sample. The loss is -log sigmoid(h . target) - sum log sigmoid(-h . sample).
     """
     is_context = tt.tensor(contexts >= 0)[..., None]
     total = (inputs[xp.maximum(contexts, 0)] * is_context).sum(axis=1)
@@ -71,26 +71,26 @@ def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, tar
 
 
 class Word2Vec:
-    """Trains vectors on a corpus. ::
+    """Trains word vectors on a corpus. ::
 
         training = Word2Vec(corpus, Word2VecConfig(method="cbow"))
         training.train()
         training.vectors().nearest("king")
 
     Attributes:
-        inputs, outputs: The vectors of the words as contexts and as targets, (words, width), float32, on the backend.
-        words_done: The number of words read in all epochs.
-        losses: The mean loss per example of some batches, each after the number of words read by then.
+        inputs, outputs: The words' vectors as contexts and as targets, (words, width), float32, on the backend.
+        words_done: The number of words read over all epochs.
+        losses: The mean loss per example of some batches, with the number of words read so far.
         stopped_by: The cause of an early stop, such as Ctrl-C.
     """
 
     def __init__(self, corpus: Corpus, config: Word2VecConfig):
-        """Raises SettingError for vectors that do not fit in memory."""
+        """Raises SettingError if the vectors do not fit in memory."""
         size = len(corpus.vocabulary), config.width
         check_fits(2 * 4 * size[0] * size[1], "two vectors for each word", "choose a smaller width", "width")
         self.corpus = corpus
         self.config = config
-        # A step sums its gradients, so it would be too long if a batch had each word many times.
+        # A step sums its gradients. It would be too large if a batch contained each word many times.
         self.batch_size = config.batch_size or min(LARGEST_BATCH, len(corpus.vocabulary))
         self.examples = Examples(corpus, config.method == "skip-gram", config.window, config.negative, config.sample)
         self._rng = host.random.default_rng(config.seed)
@@ -102,19 +102,19 @@ class Word2Vec:
 
     @property
     def total_words(self) -> int:
-        """The number of words that training reads in all epochs."""
+        """The number of words to read over all epochs."""
         return self.config.epochs * len(self.corpus.ids)
 
     def rate(self) -> float:
-        """Return the learning rate, which falls linearly with the words read."""
+        """Return the learning rate, which decays linearly with the words read."""
         first, last = self.config.learning_rate, min(self.config.min_learning_rate, self.config.learning_rate)
         return first + (last - first) * self.words_done / self.total_words
 
     def train(self, quiet: bool = False) -> bool:
-        """Train to the end. Return True if nothing stopped it.
+        """Train to the end. Return True if nothing stopped training.
 
-        Ctrl-C, SIGTERM, SIGHUP and a closed output stop it. ``stopped_by`` then names the cause, and ``vectors`` returns the
-        vectors so far. Raises SettingError if the loss is not finite.
+        Ctrl-C, SIGTERM, SIGHUP and a closed output stop it. In that case, ``stopped_by`` holds the cause, and ``vectors``
+        returns the vectors so far. Raises SettingError if the loss is not finite.
         """
         began, shown = time.perf_counter(), 0
         with stop_on_signals(self._stop), lasting_progress("training", self.total_words, "word", quiet=quiet) as bar:
@@ -131,7 +131,7 @@ class Word2Vec:
         return True
 
     def _step(self, contexts: Any, targets: Any) -> None:
-        """Learn from a piece's examples, in batches."""
+        """Train on a piece's examples, in batches."""
         contexts, targets = from_numpy(contexts), from_numpy(targets)
         size, rate = self.batch_size, self.rate()
         for first in range(0, len(contexts), size):
@@ -139,7 +139,7 @@ class Word2Vec:
             kernels.negative_sampling_step(self.inputs, self.outputs, *batch, rate)
 
     def _show(self, bar: Progress, contexts: Any, targets: Any, seconds: float) -> None:
-        """Show the speed, and the loss of the first examples of the piece just learned."""
+        """Show the speed and the loss of the first examples in the latest piece."""
         some = [from_numpy(ids[: self.batch_size]) for ids in (contexts, targets)]
         with tt.no_grad():
             loss = negative_sampling_loss(tt.tensor(self.inputs), tt.tensor(self.outputs), *some).item() / len(some[0])

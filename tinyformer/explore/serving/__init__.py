@@ -1,1 +1,1 @@
-"""How the explorer is served: a server for one user of this machine, with the page's files in ``page/``."""
+"""The explorer's server, for a single user of this machine. The page's files are in ``page/``."""

@@ -1,8 +1,8 @@
-"""The server of the explorer: it hands out the page's files, and answers its questions.
+"""The explorer's server: it serves the page's files and answers its questions.
 
-It is meant for the person at this computer alone. So it listens on the loopback address, its address holds a random token
-without which nothing is answered, and requests that other sites make a browser send are refused: those that name another host
-(DNS rebinding) or come from another origin. Nothing in a request is ever a path of a file.
+It is only for the user of this computer. It listens on the loopback address, and its URL contains a random token that every
+request needs. Requests triggered by other sites are rejected: those that name another host (DNS rebinding) or come from another
+origin. Requests never contain file paths.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tinyformer.explore.views.questions import QUESTIONS, ask
 from tinyformer.explore.views.subjects import Subjects
 from tinytensor.common.wording import counted
 
-LARGEST_REQUEST = 2_500_000  # bytes: the longest text, each of whose characters may be written as two \uXXXX
+LARGEST_REQUEST = 2_500_000  # bytes; the longest text, where each character may be two \uXXXX escapes
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
-# The page may load only what comes from this server, and nothing may show it inside another page.
+# The page may load only content from this server, and no other page may embed it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,17 +42,17 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the address holds the token
+    "Referrer-Policy": "no-referrer",  # the address contains the token
     "X-Content-Type-Options": "nosniff",
 }
-# Headers on which answers depend. Two of one kind are refused: who sends them hopes that two programs read different ones.
+# Headers that affect responses. Duplicates are rejected: an attacker may hope that two programs read different ones.
 ONLY_ONCE = ("Host", "Origin", "Sec-Fetch-Site", "Content-Type", "Content-Length", "Transfer-Encoding")
 ANOTHER_SITE = "another site may not ask this"
 FAULT = {"error": "the explorer has a fault: its terminal shows it"}
 
 
 class Refused(Exception):
-    """A request that is not answered. The message says why."""
+    """A rejected request. The message states the reason."""
 
     def __init__(self, status: HTTPStatus, message: str):
         super().__init__(message)
@@ -60,10 +60,10 @@ class Refused(Exception):
 
 
 class ExplorerServer(BoundedServer):
-    """Serves the page and the answers about these models at ``address``."""
+    """Serves the page at ``address`` and answers questions about these models."""
 
     def __init__(self, subjects: Subjects, host: str = "127.0.0.1", port: int = 0):
-        """Listen on a ``port``; 0: any free one. Raises OSError if it is taken, and if the host is not this computer."""
+        """Listen on a ``port`` (0: any free port). Raises OSError if it is taken or the host is not this computer."""
         self.subjects = subjects
         self.token = secrets.token_urlsafe(16)
         self.files = page_files()
@@ -77,17 +77,17 @@ class ExplorerServer(BoundedServer):
 
     @property
     def address(self) -> str:
-        """What the browser opens."""
+        """The URL for the browser."""
         return self.address_at(_in_address(self.ip) if not self.ip.is_unspecified else "127.0.0.1")
 
     def address_at(self, name: str) -> str:
-        """The address for those to whom this computer has another name."""
+        """Return the URL with another name for this computer."""
         return f"http://{name}:{self.server_port}/{self.token}/"
 
     def is_ours(self, host: str) -> bool:
-        """Whether a Host header names this computer. A name that somebody else's DNS could lead here does not.
+        """Return True if a Host header names this computer. A name that an attacker's DNS could point here does not count.
 
-        Any port will do: it is another one where the connection comes through a tunnel, as of ``ssh -L``.
+        Any port is accepted, since a tunnel such as ``ssh -L`` changes it.
         """
         found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", host.lower())
         if not found:
@@ -107,9 +107,9 @@ def _is_ip(text: str) -> bool:
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """The files of the page, and of the modules that compute models, by name, each with its type. They are read once: no
-    request reaches the disk. The page names all its modules, so that the browser asks for them at once, after its first paint,
-    and not for each when another one imports it."""
+    """Return the files of the page and of the modules that run models, by name, each with its type. They are read once, so
+    requests never reach the disk. The page lists all its modules. The browser can then request them together after its first
+    paint, not one by one as imports occur."""
     folders = resources.files("tinyformer.explore") / "page", resources.files("tinyformer.javascript")
     found = {}
     for file in chain.from_iterable(folder.iterdir() for folder in folders):
@@ -130,31 +130,31 @@ class Handler(BoundedHandler):
     server_version, sys_version = "tinyformer", ""
 
     def do_GET(self) -> None:
-        """A file of the page."""
+        """Serve a file of the page."""
         self._guarded(self._file)
 
     def do_POST(self) -> None:
-        """The answer to a question."""
+        """Answer a question."""
         self._guarded(self._answer)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what http.server itself cannot read, and methods other than GET and POST."""
+        """Reject requests that http.server cannot parse, and methods other than GET and POST."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
         self._refuse(Refused(status, status.phrase.lower()))
 
     def _refuse(self, refusal: Refused) -> None:
-        """Say why, and close the connection: what is left of the request is not read."""
+        """State the reason and close the connection. The rest of the request is not read."""
         self.close_connection = True
         if self.command == "POST":
             self._send(refusal.status, {"error": str(refusal)})
-        else:  # a person reads it
+        else:  # shown to a person
             content = b"" if self.command == "HEAD" else f"{refusal}\n".encode()
             self._headers(refusal.status, "text/plain; charset=utf-8", str(len(content)))
             self.wfile.write(content)
         self.end_connection()
 
     def _guarded(self, respond: Callable[[str], None]) -> None:
-        """Respond, or say in a line why not."""
+        """Respond, or report an error in one line."""
         try:
             respond(self._checked_path())
         except Refused as refusal:
@@ -168,7 +168,7 @@ class Handler(BoundedHandler):
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, FAULT)
 
     def _checked_path(self) -> str:
-        """The path after the token. Raises Refused for a request that does not come from the page."""
+        """Return the path after the token. Raises Refused for a request that does not come from the page."""
         self._check_headers()
         host = self.headers.get("Host", "")
         if not self.server.is_ours(host):
@@ -184,7 +184,7 @@ class Handler(BoundedHandler):
         return path
 
     def _check_headers(self) -> None:
-        """Raise Refused for headers that can be understood in two ways."""
+        """Raise Refused for ambiguous headers."""
         if self.request_version != "HTTP/1.1":
             raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "a request must be of HTTP/1.1")
         if self.headers.defects or any(len(self.headers.get_all(name, ())) > 1 for name in ONLY_ONCE):
@@ -195,7 +195,7 @@ class Handler(BoundedHandler):
             raise Refused(HTTPStatus.BAD_REQUEST, "what is asked for with GET has no content")
 
     def _is_opening(self) -> bool:
-        """Whether a person opens the page by a link on another one, such as a terminal that a browser shows."""
+        """Return True if a user opens the page from a link on another page, such as a terminal in a browser."""
         return self.command == "GET" and self.headers.get("Sec-Fetch-Dest") == "document"
 
     def _file(self, path: str) -> None:
@@ -226,13 +226,13 @@ class Handler(BoundedHandler):
             self._send(HTTPStatus.OK, answer)
 
     def _check_that_somebody_waits(self) -> None:
-        """Raise ConnectionAbortedError if the page has given up on its question, as while another one was answered."""
+        """Raise ConnectionAbortedError if the page has canceled its question, for example while another was answered."""
         if self.is_gone():
             raise ConnectionAbortedError
 
     def _body(self) -> Any:
-        """The JSON that was sent. Raises Refused for anything else."""
-        if self.headers.get_content_type() != "application/json":  # which no form of another site can send
+        """Return the JSON body. Raises Refused for anything else."""
+        if self.headers.get_content_type() != "application/json":  # forms on other sites cannot send this type
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a question must be application/json")
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]+", length):
@@ -253,7 +253,7 @@ class Handler(BoundedHandler):
         self.wfile.write(content)
 
     def _send_lines(self, answers: Iterator[Answer]) -> None:
-        """Send each answer as a line of JSON as soon as it is there. An error after the first is a line, too."""
+        """Send each answer as a line of JSON as soon as it is available. An error after the first answer is also a line."""
         first = next(answers, None)  # an error before it is an ordinary one
         line = b"" if first is None else _as_json(first)
         self._headers(HTTPStatus.OK, "application/x-ndjson", None)
@@ -290,11 +290,11 @@ class Handler(BoundedHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: their paths hold the token."""
+        """Do not log requests, because their paths contain the token."""
 
 
 def _read_json(content: bytes) -> Any:
-    """The JSON object in UTF-8. Raises ValueError for anything else, and for text with half of a surrogate pair."""
+    """Parse a JSON object in UTF-8. Raises ValueError for anything else, and for text with an unpaired surrogate."""
     asked = parse_json(content.decode())
     if rb"\u" in content:
         try:
@@ -305,14 +305,14 @@ def _read_json(content: bytes) -> Any:
 
 
 def _told(error: BaseException) -> Answer:
-    """What the page is told about an error."""
+    """Return the page's view of an error."""
     if isinstance(error, OSError) and error.strerror:
         return {"error": f"{error.filename}: {error.strerror}" if error.filename else error.strerror}
     return {"error": str(error) or "there is not enough memory for this"}
 
 
 def _as_json(answer: Answer) -> bytes:
-    """An answer in JSON. Raises UserError for numbers that JSON does not have."""
+    """Convert an answer to JSON. Raises UserError for numbers that JSON cannot represent."""
     try:
         return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:

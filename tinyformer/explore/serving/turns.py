@@ -1,4 +1,4 @@
-"""The lock of the models, which everybody who waits for it gets in turn."""
+"""A fair lock for the models: threads get it in turn."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """A lock that threads get in the order in which they ask for it, and that its owner may take again.
+    """A reentrant lock that threads acquire in the order in which they ask.
 
-    A ``threading.Lock`` knows no order: a thread that gives it up and takes it again at once is mostly faster than those that
-    wait. Long work calls ``let_others`` now and then, so that whoever waits has a turn in between.
+    A ``threading.Lock`` is unordered: a thread that releases and immediately reacquires it usually beats those that wait. Long
+    work calls ``let_others`` from time to time, so that waiting threads get a turn.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._waiting: deque[tuple[int, threading.Lock]] = deque()  # threads, each with the gate that it waits at
+        self._waiting: deque[tuple[int, threading.Lock]] = deque()  # waiting threads, each with its gate
         self._owner: int | None = None
-        self._depth = 0  # how often the owner has taken it
+        self._depth = 0  # how often the owner has acquired it
         self._own = threading.local()
 
     def acquire(self) -> None:
-        """Take the lock, after all who have asked for it before."""
+        """Acquire the lock after all threads that asked earlier."""
         me = threading.get_ident()
         with self._mutex:
             if self._owner in (None, me):
@@ -35,7 +35,7 @@ class Turns:
         gate.acquire()
 
     def release(self) -> None:
-        """Give the lock up: it goes to the thread that has waited for longest."""
+        """Release the lock to the thread that has waited longest."""
         with self._mutex:
             self._depth -= 1
             if self._depth:
@@ -47,8 +47,8 @@ class Turns:
                 gate.release()
 
     def let_others(self) -> None:
-        """Let all who wait have a turn, then go on. The owner calls this where it has left nothing half done. Raises what
-        ``unless`` says."""
+        """Give all waiting threads a turn, then continue. Call it only where no work is half done. Raises errors from the check
+        set in ``unless``."""
         if self._waiting:
             depth, self._depth = self._depth, 1
             self.release()
@@ -58,8 +58,8 @@ class Turns:
 
     @contextmanager
     def unless(self, check: Callable[[], None]) -> Iterator[None]:
-        """A context in which this thread calls ``check`` at each of its turns. What it raises ends the work, such as where
-        nobody waits for it any more."""
+        """Context manager in which this thread calls ``check`` at each of its turns. An exception from it ends the work, for
+        example if nobody waits for the result any more."""
         self._own.check = check
         try:
             yield
@@ -72,7 +72,7 @@ class Turns:
             check()
 
     def _at_fork_reinit(self) -> None:
-        """In a forked child, where the thread that forked is alone: nobody else owns the lock or waits for it."""
+        """Reset the lock in a forked child, where the forking thread is alone: no other thread owns it or waits for it."""
         self._mutex = threading.Lock()
         self._waiting.clear()
         if self._owner != threading.get_ident():

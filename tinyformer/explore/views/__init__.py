@@ -1,1 +1,1 @@
-"""What the explorer computes: an answer to each question that its page asks. Nothing here knows how it is served."""
+"""The explorer's computations: an answer to each question from its page. Nothing here depends on the server."""

@@ -1,4 +1,4 @@
-"""Ablation: parts of a model give zero, or their mean over the passage, and its predictions change.
+"""Ablation: set modules of a model to zero or to their mean over the passage, and show how its predictions change.
 
 See ``tinyformer.models.intervening``.
 """
@@ -33,20 +33,20 @@ from tinyformer.models.intervening import (
 )
 from tinytensor.device.backend import host
 
-MOST_KEPT = 32 * 2**20  # bytes of what models make of passages with nothing changed
-MOST_CHANGED = 10  # tokens that are told
-ROUNDING = 1e-6  # a change of a probability that may come of the order in which numbers are added
-MOST_OFF = 10_000  # parts that are off at once
+MOST_KEPT = 32 * 2**20  # bytes of cached results for unmodified models
+MOST_CHANGED = 10  # tokens in an answer
+ROUNDING = 1e-6  # probability change that may be due to summation order
+MOST_OFF = 10_000  # modules that are off together
 
 _kept = Kept(MOST_KEPT)
 
 
 @dataclass(frozen=True)
 class Off:
-    """A part of a model that is off: a "head" of an attention layer, the "network" (MLP) of a block, a "neuron" of such a
-    network, or a whole "block". ``name`` is that of the layer, network or block, and ``index`` which head or neuron it is. What
-    it gives is replaced ``by`` "zero" or by its "mean" over the passage. A head's "choice" is off where all its tokens look
-    alike: see ``mean_attention``."""
+    """A disabled module: a "head" of an attention layer, the "network" (MLP) of a block, a "neuron" of that network, or a
+    complete "block". ``name`` is the name of the layer, network or block, and ``index`` the head or neuron. Its output is
+    replaced ``by`` "zero" or by its "mean" over the passage. A head may also lose its "choice": all tokens then attend alike
+    (see ``mean_attention``)."""
 
     kind: str
     name: str
@@ -54,7 +54,7 @@ class Off:
     by: str = "zero"
 
     def intervention(self) -> Intervention:
-        """What happens to the part. Raises UserError for another kind."""
+        """Return the intervention for this module. Raises UserError for an unknown type."""
         if self.kind == "head":
             return HeadOff(self.name, self.index, self.by)
         if self.kind == "choice":
@@ -69,10 +69,10 @@ class Off:
 
 
 def blocks(subjects: Subjects, asked: Named) -> Answer:
-    """The ``blocks`` of a model, in their order, and what can be switched off in them. Each has the ``name`` by which it is
-    switched off, its ``stack`` ("encoder" or "decoder", "" if there is only one), its ``attention`` layers with ``name``,
-    ``kind`` ("self" or "cross") and the number of ``heads``, and its ``network`` with ``name`` and the number of ``neurons``.
-    Where nothing can be switched off, ``why`` says so in a sentence, and otherwise it is null."""
+    """List the ``blocks`` of a model in order, and what can be disabled in them. Each has a ``name``, a ``stack`` ("encoder" or
+    "decoder", "" if there is only one), ``attention`` layers with ``name``, ``kind`` ("self" or "cross") and number of
+    ``heads``, and a ``network`` with ``name`` and number of ``neurons``. If nothing can be disabled, ``why`` is a sentence with
+    the reason, otherwise null."""
     subject = subjects.get(asked.model)
     return {"blocks": _blocks_of(subject), "why": _why_not(subject)}
 
@@ -107,7 +107,7 @@ def _blocks_of(subject: Subject) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Ablated:
-    """A passage, and what is ``off`` while the model reads it."""
+    """A passage, and the modules that are ``off`` while the model reads it."""
 
     passage: Passage
     off: list[Off] = field(default_factory=list)
@@ -118,17 +118,17 @@ class Ablated:
 
 
 def ablated(subjects: Subjects, asked: Ablated) -> Answer:
-    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` parts are switched off: the ten
-    ``tokens`` whose probability changes most (or the likeliest), with ``id``, ``text`` and both probabilities; the
-    ``divergence`` D(before ‖ after) in nats; the mean losses of the passage, ``loss_before`` and ``loss_after``, null for a
-    BERT and for a single token; and the ``place`` of the prediction: the last token or the mask."""
+    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` disabling modules. ``tokens``
+    lists the ten tokens whose probability changes most (or the most likely), with ``id``, ``text`` and both probabilities.
+    ``divergence`` is D(before ‖ after) in nats. ``loss_before`` and ``loss_after`` are mean losses of the passage, null for a
+    BERT and for a single token. ``place`` is the position of the prediction: the last token or the mask."""
     return _compared(subjects, asked.passage, [part.intervention() for part in asked.off])
 
 
 @dataclass(frozen=True)
 class Edited:
-    """A passage, and a row of attention in it: where the token at the place ``query`` looks in a ``head`` of a ``layer``, as
-    ``weights`` that sum to 1, one for each key. Places are those of ``attention_rows``. Other parts may be ``off``."""
+    """A passage and an edited row of its attention: the attention of the ``query`` position in a ``head`` of a ``layer``, as
+    ``weights`` that sum to 1, one per key. For positions, see ``attention_rows``. Other modules may be ``off``."""
 
     passage: Passage
     layer: str
@@ -139,15 +139,15 @@ class Edited:
 
 
 def edited(subjects: Subjects, asked: Edited) -> Answer:
-    """What the model predicts before and after a row of attention is replaced: see ``ablated``."""
+    """Return the predictions before and after replacing a row of attention. See ``ablated``."""
     row = AttentionRow(asked.layer, asked.head, asked.query, tuple(asked.weights))
     return _compared(subjects, asked.passage, [*(part.intervention() for part in asked.off), row])
 
 
 @dataclass(frozen=True)
 class Clean:
-    """What a model makes of a passage with nothing changed: the ``logits`` of the predicted token, the ``loss`` of the passage,
-    and the ``means`` of what its parts give."""
+    """Results for a passage with the unmodified model: the ``logits`` of the predicted token, the ``loss`` of the passage, and
+    the ``means`` of module outputs."""
 
     logits: Any
     loss: float | None
@@ -155,19 +155,19 @@ class Clean:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the arrays."""
+        """The size of the arrays in bytes."""
         return int(self.logits.nbytes) + sum(mean.data.nbytes for mean in self.means.values())
 
 
 def can_intervene(subject: Subject) -> None:
-    """Raise UserError, with what ``blocks`` says, for a model that cannot be changed so."""
+    """Raise UserError, with the reason from ``blocks``, for a model that does not support interventions."""
     why = _why_not(subject)
     if why is not None:
         raise UserError(why)
 
 
 def clean_of(reading: Reading) -> Clean:
-    """What the model makes of a passage with nothing changed. The last are kept. The caller holds the lock of the models."""
+    """Return the results of the unmodified model. Recent results are cached. The caller must hold the models' lock."""
     return _kept.get(reading.subject.model, (reading.ids, reading.source), lambda: _clean(reading), lambda made: made.num_bytes)
 
 
@@ -178,7 +178,7 @@ def _clean(reading: Reading) -> Clean:
 
 
 def predicted(reading: Reading) -> tuple[Any, float | None]:
-    """The logits (vocab_size,) of the predicted token, and the mean loss of the passage's tokens, if they have one."""
+    """Return the logits (vocab_size,) of the predicted token, and the mean loss of the passage's tokens, if defined."""
     subject, targets = reading.subject, reading.ids[1:]
     texts = (reading.source, reading.ids) if reading.source else (reading.ids,)
     with tt.no_grad(), evaluating(subject.model), threads_for(subject):
@@ -190,8 +190,8 @@ def predicted(reading: Reading) -> tuple[Any, float | None]:
 
 
 def place_of(reading: Reading) -> int:
-    """The place, among the tokens that the model reads, of its prediction: the last one, or a BERT's first mask. Raises
-    UserError if there is no mask."""
+    """Return the position of the model's prediction among the tokens that it reads: the last token, or a BERT's first mask.
+    Raises UserError if there is no mask."""
     if reading.subject.kind != "masked":
         return len(reading.ids) - 1
     if reading.subject.mask not in reading.ids:
@@ -224,18 +224,18 @@ def _compared(subjects: Subjects, passage: Passage, interventions: Sequence[Inte
 
 
 def divergence_of(p: Any, q: Any) -> float:
-    """The Kullback-Leibler divergence D(p ‖ q) of two distributions, in nats."""
+    """Return the Kullback-Leibler divergence D(p ‖ q) of two distributions in nats."""
     positive = (p > 0) & (q > 0)
-    return max(0.0, float((p[positive] * host.log(p[positive] / q[positive])).sum()))  # not -0.0
+    return max(0.0, float((p[positive] * host.log(p[positive] / q[positive])).sum()))  # avoids -0.0
 
 
 def ranking(subjects: Subjects, asked: OfPassage) -> Iterator[Answer]:
-    """How much worse the model is on a passage without each of its heads and networks (MLPs), one after the other.
+    """Measure how much worse the model predicts a passage without each of its heads and networks (MLPs), one at a time.
 
-    The first line has the number of ``parts``, the ``measure``, and the ``loss`` of the whole model. Each line after it is
-    about a part: its ``kind``, ``name`` and ``index``, as ``ablated`` takes them, and what is measured with the part at "zero"
-    and at its "mean", as ``zero`` and ``mean``. The measure is "loss", by how much the mean loss of the passage's tokens grows;
-    where these have no loss (see ``ablated``) it is "divergence", that of the prediction. Others may ask in between.
+    The first line has the number of ``parts``, the ``measure``, and the ``loss`` of the intact model. Each later line describes
+    one module: its ``kind``, ``name`` and ``index``, as in ``ablated``, and the measure with the module at ``zero`` and at its
+    ``mean``. The measure is "loss", the increase in the passage's mean loss. If tokens have no loss (see ``ablated``), it is
+    "divergence", that of the prediction. Other questions may run in between.
     """
     subject = asked.passage.subject(subjects)
     can_intervene(subject)

@@ -1,7 +1,7 @@
 """Questions about attention weights.
 
-All are those of ``recording_attention``, from one forward pass over the passage. For a GPT it is the pass that all views share
-(``reading_of_gpt``): each layer's weights are computed from the residual stream before it. The last weights are cached.
+All weights come from ``recording_attention``, in one forward pass over the passage. A GPT uses the pass shared by all views
+(``reading_of_gpt``). Each layer's weights are then computed from its input residual stream. Recent weights are cached.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-SIDE = 32  # the most rows and columns of a small map
-MOST_NUMBERS = 65_536  # that one question gets
-MOST_KEPT = 64 * 2**20  # bytes of weights that are kept from one question to the next
-LARGEST = 48 * 2**20  # bytes of the weights of one layer, as GPT-2's: nobody can interrupt the pass that computes them
+SIDE = 32  # maximum rows and columns of a small map
+MOST_NUMBERS = 65_536  # per answer
+MOST_KEPT = 64 * 2**20  # bytes of weights cached between questions
+LARGEST = 48 * 2**20  # bytes of one layer's weights, as in GPT-2; the pass that computes them cannot be interrupted
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """An attention layer as the page is told of it.
+    """An attention layer, as described to the page.
 
-    - ``name``: as ``recording_attention`` names it.
-    - ``kind``: "self" (tokens look at those of the same text) or "cross" (those of the target look at those of the source).
-    - ``queries`` and ``keys``: whose tokens look, and whose are looked at: "source" or "target"; "text" if there is only one.
-    - ``causal``: whether no token sees the tokens after it.
-    - ``heads``: how many heads there are.
+    - ``name``: its name in ``recording_attention``.
+    - ``kind``: "self" (tokens attend to the same sequence) or "cross" (target tokens attend to the source).
+    - ``queries`` and ``keys``: the side of the queries and of the keys: "source" or "target"; "text" if there is only one.
+    - ``causal``: True if no token attends to later tokens.
+    - ``heads``: the number of heads.
     """
 
     name: str
@@ -52,7 +52,7 @@ class AttentionLayer:
 
 
 def attention_layers(subject: Subject) -> dict[str, AttentionLayer]:
-    """The attention layers of a model by name, in the order in which it has them. None for a model without attention."""
+    """Return a model's attention layers by name, in order. The dict is empty for a model without attention."""
     modules = subject.model.named_modules()
     return {name: _layer(subject, name, module) for name, module in modules if isinstance(module, RecordsAttention)}
 
@@ -69,8 +69,8 @@ def _layer(subject: Subject, name: str, module: RecordsAttention) -> AttentionLa
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model reads of a passage: the last ``ids`` that fit into a GPT, of which ``first`` is the place in the passage;
-    for an encoder-decoder also the ``source``."""
+    """What a model reads of a passage: the last ``ids`` that fit into a GPT, starting at position ``first`` of the passage. For
+    an encoder-decoder, also the ``source``."""
 
     subject: Subject
     ids: tuple[int, ...]
@@ -78,21 +78,21 @@ class Reading:
     first: int
 
     def length(self, side: str) -> int:
-        """How many tokens a side of a layer has: "text", "source" or "target"."""
+        """Return the number of tokens on a side of a layer: "text", "source" or "target"."""
         return len(self.source if side == "source" else self.ids)
 
     def numbers(self, layer: AttentionLayer) -> int:
-        """How many weights a layer has."""
+        """Return the number of weights of a layer."""
         return layer.heads * self.length(layer.queries) * self.length(layer.keys)
 
     def unseen(self) -> list[int]:
-        """The places of padding, which no token looks at: in the source if there is one, and in the text otherwise."""
+        """Return the positions of padding, which no token attends to: in the source if there is one, otherwise in the text."""
         config = self.subject.model.config
         pad = getattr(config, "source_pad", getattr(config, "pad", None))
         return [place for place, i in enumerate(self.source or self.ids) if i == pad]
 
     def run(self) -> None:
-        """One forward pass over all tokens."""
+        """Run one forward pass over all tokens."""
         if self.source:
             self.subject.model(tt.tensor([self.source]), tt.tensor([self.ids]))
         else:
@@ -100,8 +100,8 @@ class Reading:
 
 
 def read(subjects: Subjects, passage: Passage) -> Reading:
-    """Return what a model reads of a passage: all, or the last tokens that fit into a GPT. Raises UserError for more tokens
-    than another model reads, and for weights of one layer above LARGEST bytes."""
+    """Return what a model reads of a passage: all of it, or the last tokens that fit into a GPT. Raises UserError if it is too
+    long for another model, or if one layer's weights exceed LARGEST bytes."""
     subject = passage.subject(subjects)
     ids, longest = passage.ids, subject.longest
     if longest is not None and subject.kind == "language":
@@ -119,24 +119,24 @@ def read(subjects: Subjects, passage: Passage) -> Reading:
     return reading
 
 
-_kept = Kept(MOST_KEPT)  # whoever uses it holds a Subjects' lock
+_kept = Kept(MOST_KEPT)  # use it only while holding a Subjects lock
 
 
 def _known(reading: Reading, what: str, layer: AttentionLayer) -> Any:
-    """The array of a layer that is kept, or None."""
+    """Return a layer's cached array, or None."""
     return _kept.find(reading.subject.model, (reading.ids, reading.source, what, layer.name))
 
 
 def _keep(reading: Reading, what: str, layer: AttentionLayer, array: Any) -> Any:
-    """Keep an array of a layer, and return it."""
+    """Cache an array of a layer and return it."""
     return _kept.add(reading.subject.model, (reading.ids, reading.source, what, layer.name), array, array.nbytes)
 
 
 def weights_of(reading: Reading, layer: AttentionLayer) -> Any:
-    """Return the weights (heads, queries, keys) of a layer, as an array on the host.
+    """Return a layer's weights (heads, queries, keys) as an array on the host.
 
-    One pass computes those of all layers, if they take at most MOST_KEPT bytes together. Otherwise only the layer's own are
-    cached: GPT-2's take 48 MiB a layer for 1,024 tokens. A GPT's layer is computed alone; other models take a pass each time.
+    If all layers fit in MOST_KEPT bytes, one pass computes them together. Otherwise, only this layer is cached: GPT-2 needs 48
+    MiB per layer for 1,024 tokens. A GPT's layer is computed alone. Other models run a pass each time.
     """
     found = _known(reading, "weights", layer)
     if found is not None:
@@ -152,15 +152,15 @@ def weights_of(reading: Reading, layer: AttentionLayer) -> Any:
 
 
 def _fits(reading: Reading) -> bool:
-    """Whether the weights of all layers may be kept at once."""
+    """Return True if the weights of all layers fit in the cache together."""
     return 4 * sum(map(reading.numbers, attention_layers(reading.subject).values())) <= MOST_KEPT
 
 
 def _record(
     reading: Reading, layers: Collection[AttentionLayer], keep: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> Mapping[str, Any]:
-    """What ``keep`` makes of the weights (batch, heads, queries, keys) of these layers, by name, without the batch: arrays on
-    the host."""
+    """Return the result of ``keep`` on the weights (batch, heads, queries, keys) of these layers, by name, without the batch
+    axis, as arrays on the host."""
     subject = reading.subject
     modules = dict(subject.model.named_modules())
     with ExitStack() as stack:
@@ -169,13 +169,13 @@ def _record(
             return {layer.name: keep(_of_gpt(reading, modules[layer.name]))[0].numpy() for layer in layers}
         recorded = {layer.name: stack.enter_context(recording_attention(modules[layer.name], keep)) for layer in layers}
         reading.run()
-    # A recurrent network attends once for each token.
+    # A recurrent network attends once per token.
     calls = {name: next(iter(of_one.values())) for name, of_one in recorded.items()}
     return {name: tt.concatenate(found, -2)[0].numpy().astype(host.float32) for name, found in calls.items()}
 
 
 def _of_gpt(reading: Reading, layer: Any) -> Tensor:
-    """The weights (1, heads, queries, keys), float32, of an attention layer of a GPT."""
+    """Return the weights (1, heads, queries, keys), float32, of a GPT's attention layer."""
     model: Any = reading.subject.model
     (streams,) = reading_of_gpt(reading.subject, reading.ids).streams.values()
     stream, block = next(pair for pair in zip(streams, model.blocks) if pair[1].attention is layer)
@@ -185,8 +185,8 @@ def _of_gpt(reading: Reading, layer: Any) -> Tensor:
 
 
 def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Return what ``shrink`` makes of each layer's weights (batch, heads, queries, keys), by name, without the batch. It is
-    cached as ``what``."""
+    """Return the result of ``shrink`` on each layer's weights (batch, heads, queries, keys), by name, without the batch axis.
+    It is cached as ``what``."""
     layers = attention_layers(reading.subject)
     found = {name: _known(reading, what, layer) for name, layer in layers.items()}
     if any(array is None for array in found.values()):
@@ -209,20 +209,20 @@ def small_maps(weights: Tensor) -> Tensor:
 
 
 def attention(subjects: Subjects, asked: OfPassage) -> Answer:
-    """The attention ``layers`` of the model, each as ``AttentionLayer`` describes it, with a small map of each head in
-    ``maps``: base64 of ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map begins with the
-    query i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
+    """Return the model's attention ``layers`` (see ``AttentionLayer``), each with a small map per head in ``maps``: base64 of
+    ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map starts at query i * queries // rows,
+    and columns likewise at keys. The list is empty for a model without attention.
 
-    ``first`` is the place in the passage of the first token that the model sees, as a GPT sees only the last block_size ones;
-    ``unseen`` are places of padding among the keys of the source, or of the text if there is no source. ``special`` and
-    ``source_special`` are the places of tokens that stand for no text, such as [CLS]: see ``Subject.special_places``.
+    ``first`` is the passage position of the first token that the model reads: a GPT reads only the last block_size tokens.
+    ``unseen`` lists positions of padding among the keys of the source, or of the text if there is no source. ``special`` and
+    ``source_special`` list positions of tokens that represent no text, such as [CLS] (see ``Subject.special_places``).
     """
     with subjects.for_long():
         reading = read(subjects, asked.passage)
         maps = of_each(reading, "small", small_maps)
     layers = []
     for name, layer in attention_layers(reading.subject).items():
-        heads = small_maps(tt.tensor(maps[name])[None])[0].numpy()  # those of a recurrent network came row by row
+        heads = small_maps(tt.tensor(maps[name])[None])[0].numpy()  # a recurrent network's weights came row by row
         if not host.isfinite(heads).all():
             raise UserError(NOT_FINITE)
         shown = host.rint(255 * heads).astype(host.uint8)
@@ -235,9 +235,9 @@ def attention(subjects: Subjects, asked: OfPassage) -> Answer:
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights of a ``layer``, by its name: of a ``head`` (from 0 on), the "mean" over all heads, or the "rollout" through all
-    layers up to this one. They are those of ``count`` queries from ``first`` on, and of ``keys`` keys (without it: all) from
-    ``first_key`` on. Places count from 0 among the tokens that the model sees."""
+    """Weights of a ``layer``, by its name: of a ``head`` (from 0), the "mean" over all heads, or the "rollout" through all
+    layers up to this one. Covers ``count`` queries from ``first``, and ``keys`` keys (default: all) from ``first_key``.
+    Positions count from 0 among the tokens that the model reads."""
 
     passage: Passage
     layer: str
@@ -255,8 +255,8 @@ class Rows:
 
 
 def attention_rows(subjects: Subjects, asked: Rows) -> Answer:
-    """The ``weights`` of some queries: a list for each, with a number for each key. They are not rounded. Raises UserError for
-    a layer, head or places that are not there, and for more than MOST_NUMBERS numbers."""
+    """Return the ``weights`` of some queries: one list per query, with one unrounded value per key. Raises UserError for an
+    unknown layer, head or position, and for more than MOST_NUMBERS values."""
     with subjects.for_long():
         reading = read(subjects, asked.passage)
         layer = attention_layers(reading.subject).get(asked.layer)
@@ -276,7 +276,7 @@ def attention_rows(subjects: Subjects, asked: Rows) -> Answer:
 
 
 def _ends(reading: Reading, layer: AttentionLayer, asked: Rows) -> tuple[int, int]:
-    """The places after the last query and key that are asked for."""
+    """Return the end positions of the requested queries and keys."""
     queries, keys = reading.length(layer.queries), reading.length(layer.keys)
     last = min(asked.first + asked.count, queries)
     last_key = keys if asked.keys is None else min(asked.first_key + asked.keys, keys)
@@ -291,8 +291,8 @@ def _ends(reading: Reading, layer: AttentionLayer, asked: Rows) -> tuple[int, in
 
 
 def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
-    """``attention_rollout`` (queries, keys) through the self-attention layers of the same text, up to this one. Raises
-    UserError for a cross-attention."""
+    """Return ``attention_rollout`` (queries, keys) through the self-attention layers of the same sequence, up to this one.
+    Raises UserError for cross-attention."""
     if layer.kind != "self":
         raise UserError("rollout is for layers of self-attention: this one looks at another text")
     found = _known(reading, "rollout", layer)
@@ -302,7 +302,7 @@ def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
     stack = [one for one in layers.values() if (one.kind, one.keys) == (layer.kind, layer.keys)]
     if _fits(reading):
         weights = {one.name: weights_of(reading, one) for one in stack}
-    else:  # rollout needs no more than the means
+    else:  # rollout needs only the means
         weights = dict(_record(reading, stack, lambda x: x.mean(axis=1, keepdims=True)))
     through = attention_rollout([tt.tensor(weights[one.name])[None] for one in stack])
     arrays = {one.name: tensor[0].numpy() for one, tensor in zip(stack, through)}

@@ -1,4 +1,4 @@
-"""Who wrote this token: what each head and each feed-forward network adds to a logit."""
+"""Direct logit attribution: what each head and feed-forward network adds to a logit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tinyformer.models.gpt import GPT
 from tinytensor.device.backend import host
 from tinytensor.nn.quantization import quantized_weights
 
-BEST = 10  # tokens that are offered
-LONGEST_TOKEN = 100  # characters of a text of which the first token is taken
+BEST = 10  # candidate tokens
+LONGEST_TOKEN = 100  # maximum characters of a text whose first token is used
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """A place of a passage, of those that the model has read (0 is the first of them), and whose logit is asked for: a
-    ``token`` by its id, or the first token of a text; without it the likeliest one. With an ``other`` token it is the
-    difference of the two logits."""
+    """A position in a passage, counted from the first token that the model reads, and the logit to explain: a ``token`` by its
+    id, or the first token of a text (default: the most likely token). If ``other`` is set, explain the difference of the two
+    logits."""
 
     passage: Passage
     place: int
@@ -32,18 +32,18 @@ class Attribution:
 
 
 def attribution(subjects: Subjects, asked: Attribution) -> Answer:
-    """The shares of a token's logit at a place, or of the difference of two tokens' logits (direct logit attribution, with the
-    scale of the final norm held at what it is there).
+    """Return the contributions to a token's logit at a position, or to the difference of two logits (direct logit attribution,
+    with the scale of the final norm held fixed).
 
-    - ``token`` and ``other``: the ``id`` and ``text`` of the tokens; ``other`` may be null.
-    - ``embedding``, ``position`` (null where none is added), ``biases`` and the ``rest``: the shares of these.
-    - ``layers``: of each block the ``name`` of its attention, the shares of its ``heads``, and that of its ``feed_forward``.
-    - ``sum``: of all shares. ``logit``: what the model itself computes. They differ by rounding alone; ``rounded`` says whether
-      the model has weights of fewer bits, whose products are rounded, too.
-    - ``best``: the likeliest tokens at this place, each with ``id``, ``text``, ``logit`` and ``probability``; ``next``: the
-      token that stands after it in the passage, as these are, or null.
+    - ``token`` and ``other``: ``id`` and ``text`` of the tokens; ``other`` may be null.
+    - ``embedding``, ``position`` (null if none is added), ``biases`` and ``rest``: their contributions.
+    - ``layers``: for each block, the ``name`` of its attention, and the contributions of its ``heads`` and ``feed_forward``.
+    - ``sum``: sum of all contributions. ``logit``: the model's actual value. They differ only by rounding. ``rounded`` is true
+      if the model has low-precision weights, whose products are rounded too.
+    - ``best``: most likely tokens at this position, each with ``id``, ``text``, ``logit`` and ``probability``. ``next``: the
+      next token of the passage, in the same form, or null.
 
-    Only for GPTs, see ``inside``: the answer says why where there is none.
+    Supports only GPTs. For other models, the error states the reason (see ``inside``).
     """
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
@@ -81,20 +81,20 @@ def attribution(subjects: Subjects, asked: Attribution) -> Answer:
 
 
 def refuse_others(subject: Subject) -> None:
-    """Raise UserError for a model for which ``why_no_shares`` says why not."""
+    """Raise UserError if ``why_no_shares`` gives a reason for this model."""
     why = why_no_shares(subject)
     if why is not None:
         raise UserError(why.rstrip("."))
 
 
 def read_ids(subject: Subject, passage: Passage) -> list[int]:
-    """The ids of a passage that a GPT reads: the last that fit, as ``inside`` has them."""
+    """Return the passage ids that a GPT reads: the last that fit, as in ``inside``."""
     return passage.ids[-min(subject.longest or LONGEST, LONGEST) :]
 
 
 def recorded(subject: Subject, ids: list[int], place: int) -> SubLayers:
-    """What the sub-layers of a GPT compute at a place of these ids, from the pass over them that all views share. The caller
-    holds the lock. Raises UserError for numbers that are not finite."""
+    """Return the sub-layer activations of a GPT at one position, from the pass shared by all views. The caller must hold the
+    lock. Raises UserError for values that are not finite."""
     found = reading_of_gpt(subject, tuple(ids)).of_gpt
     assert found is not None
     return sub_layers(subject.model, found, place)
@@ -107,7 +107,7 @@ def _attentions(model: GPT) -> list[tuple[str, Any]]:
 
 
 def _id(subject: Subject, token: int | str | None, likeliest: int) -> int:
-    """The id of a token that is asked for. Raises UserError if there is none."""
+    """Return the id of the requested token. Raises UserError if there is none."""
     if token is None:
         return likeliest
     if isinstance(token, str):

@@ -1,4 +1,4 @@
-"""Which weights the models have, and the film of a run: its snapshots and losses."""
+"""Which weights the models have, and the film of a run: snapshots and losses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tinyformer.training.safety import is_taken
 
 
 def checkpoints(subjects: Subjects, asked: About) -> Answer:
-    """Of each of the ``models``, in the order of their names: the ``step`` that its weights are from; their ``validation_loss``
-    and the step at which that was ``measured``, which may be an earlier one; when they were ``written``, in seconds since 1970;
-    a ``stamp``, which is another one once they were replaced; and the names of those with the ``same`` weights. What is not
+    """For each of the ``models``, in name order, return the ``step`` of its weights, their ``validation_loss`` and the (perhaps
+    earlier) step where it was ``measured``; when they were ``written``, in seconds since 1970; a ``stamp`` that changes with
+    the files; and the models with the ``same`` weights. Unknown values are null. Unreadable models have only an ``error``.
     known is null, and a model whose files cannot be read has only an ``error``."""
     found = {name: _described(subjects, name) for name in subjects.names}
     for name, one in found.items():
@@ -33,12 +33,12 @@ def _described(subjects: Subjects, name: str) -> dict[str, Any]:
 
 
 def stamp_of(subjects: Subjects, name: str) -> str:
-    """What is another one once a model's files were replaced. Raises UserError for a file that is gone."""
+    """Return a value that changes when a model's files are replaced. Raises UserError for a missing file."""
     return hashlib.sha256(repr(subjects.stamp(name)).encode()).hexdigest()[:16]
 
 
 def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The step and the validation loss of a checkpoint's state. The latest one has a log, in which the newest loss stands."""
+    """Return the step and validation loss of a checkpoint's state. The latest checkpoint's log holds the newest loss."""
     step, loss = as_step(state.get("step")), as_loss(state.get("validation_loss"))
     measured = step if loss is not None else None
     rows = state.get("rows")
@@ -50,32 +50,32 @@ def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two models have the same weights, as far as their steps and losses tell: no two have the same loss to its last
-    digit by chance. So no weights are read. The best weights may be the mean of several, whose loss is another."""
+    """Return True if two models have the same weights, judging by steps and losses: equal losses to the last digit are no
+    coincidence. This avoids reading weights. The best weights may be a mean of several, with a different loss."""
     known = ("step", "validation_loss", "measured")
     measured_now = one.get("step") is not None and one.get("step") == one.get("measured")
     return measured_now and all(one.get(key) == other.get(key) for key in known)
 
 
 def as_step(value: Any) -> int | None:
-    """A step from a file; None for anything else."""
+    """Return a step from a file, or None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def as_loss(value: Any) -> float | None:
-    """A loss from a file; None for anything else."""
+    """Return a loss from a file, or None for anything else."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None
 
 
-MOST_ROWS = 400  # of the log; a longer one is told in parts
+MOST_ROWS = 400  # of the log; a longer log is subsampled
 
 
 def film(subjects: Subjects, asked: Named) -> Answer:
     """Return the film of a model's run.
 
     ``snapshots``, by step: the ``step``, the ``name`` of the snapshot as a model, and a ``stamp`` that changes with the file,
-    or an ``error``; none for a pretrained model. ``losses``: rows of a step, the training loss (a mean) up to it, validation
-    loss at it, and the first step of that mean; null without a loss. ``training``: whether a process holds the run's folder.
+    or an ``error``; empty for a pretrained model. ``losses``: rows of a step, the mean training loss up to it, its validation
+    loss, and the mean's first step; null for no loss. ``training``: True if a process has locked the run's folder.
     """
     run = subjects.folder(asked.model)
     found = [_snapshot(subjects, step, name) for step, name in subjects.snapshots(asked.model).items()]

@@ -1,4 +1,4 @@
-"""Questions that compare: the next token under two models, and the loss of each token of a text."""
+"""Comparison questions: next-token predictions of two models, and the loss of each token of a text."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tinyformer.training.evaluation import perplexity
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-SOON = 0.1  # seconds that a question about losses computes before it lets others in
+SOON = 0.1  # seconds of computing losses before others get the lock
 
 
 @dataclass(frozen=True)
 class Two:
-    """A passage as the ids of one model, and as those of another."""
+    """A passage as ids of one model, and as ids of another."""
 
     a: Passage
     b: Passage
 
 
 def divergence(subjects: Subjects, asked: Two) -> Answer:
-    """Return the predictions of two models after a passage, or at its first mask: ``a`` and ``b`` as ``distribution`` gives
-    them, and whether their vocabularies are ``alike``. If so: ``tokens``, the ten likeliest of either with ``text`` and
+    """Return two models' predictions after a passage, or at its first mask: ``a`` and ``b`` as from ``distribution``, and
+    whether their vocabularies are ``alike``. If so, also return ``tokens``, the ten most likely of either with ``text`` and
     probabilities ``a`` and ``b``, and the divergences ``a_to_b``, the sum of p_a log(p_a / p_b) in nats, and ``b_to_a``."""
     passages = asked.a, asked.b
     first, second = (passage.subject(subjects) for passage in passages)
@@ -49,7 +49,7 @@ def divergence(subjects: Subjects, asked: Two) -> Answer:
 
 
 def _predicted(subjects: Subjects, subject: Subject, passage: Passage) -> Any:
-    """The logits (vocab_size,) for the token after the passage, or for its first mask."""
+    """Return the logits (vocab_size,) for the token after the passage, or for its first mask."""
     with subjects.lock:
         if subject.kind != "masked":
             return subjects.decoder(subject, len(passage.ids), passage.source).next_logits([passage.ids])[0]
@@ -62,20 +62,20 @@ def _predicted(subjects: Subjects, subject: Subject, passage: Passage) -> Any:
 
 
 def _log_probabilities(subject: Subject, logits: Any) -> Any:
-    """The log-probabilities (vocab_size,) of the tokens, float64; -inf for those that are never written."""
+    """Return the tokens' log-probabilities (vocab_size,), float64; -inf for tokens that are never generated."""
     logits = logits.astype(host.float64)
     logits[list(subject.forbidden)] = -host.inf
     return log_softmax(logits)
 
 
 def _divergence(p: Any, q: Any) -> float:
-    """The Kullback-Leibler divergence of two distributions from their log-probabilities, in nats."""
+    """Return the Kullback-Leibler divergence of two distributions in nats, given log-probabilities."""
     possible = host.isfinite(p) & host.isfinite(q)
     return float(tt.kl_div(tt.tensor(q[possible]), tt.tensor(p[possible]), "sum", log_target=True).item())
 
 
 def _likeliest_of_both(subject: Subject, a: Answer, b: Answer, p: Any, q: Any) -> list[dict[str, Any]]:
-    """The likeliest tokens of either distribution, by the mean of their two probabilities."""
+    """Return the most likely tokens of either distribution, by mean probability."""
     ids = dict.fromkeys(token["id"] for one in (a, b) for token in one["best"])
     order = sorted(ids, key=lambda i: -(host.exp(p[i]) + host.exp(q[i])))
     return [
@@ -85,7 +85,7 @@ def _likeliest_of_both(subject: Subject, a: Answer, b: Answer, p: Any, q: Any) -
 
 
 def _same_vocabulary(a: Subject, b: Subject) -> bool:
-    """Whether each id stands for the same text in both models."""
+    """Return True if each id represents the same text in both models."""
     if a.tokenizer is b.tokenizer:
         return True
     if a.num_tokens != b.num_tokens or a.tokenizer.kind != b.tokenizer.kind or a.tokenizer.special != b.tokenizer.special:
@@ -96,7 +96,7 @@ def _same_vocabulary(a: Subject, b: Subject) -> bool:
 
 @dataclass(frozen=True)
 class Losses:
-    """A text whose losses are asked for. For an encoder-decoder it is a translation of ``source``."""
+    """A text whose losses to compute. For an encoder-decoder, it is a translation of ``source``."""
 
     model: str
     text: str
@@ -109,14 +109,14 @@ class Losses:
 
 
 def losses(subjects: Subjects, asked: Losses) -> Iterator[Answer]:
-    """The loss of each token of a text, in nats, in parts. A line has the ``texts`` of some tokens and their ``losses``, how
-    many are ``done`` of all ``tokens``, and over those that are done the ``mean`` and its ``perplexity`` (null if it is too
-    large for a number). The last line has ``bits_per_character``, too, which compares models with different tokens.
-    ``uniform`` is the loss of a model that knows nothing.
+    """Yield the loss of each token of a text, in nats, in chunks. Each line has the ``texts`` and ``losses`` of some tokens,
+    the number ``done`` out of all ``tokens``, and over the tokens done, the ``mean`` and its ``perplexity`` (null on overflow).
+    The last line adds ``bits_per_character``, for comparing models with different tokens. ``uniform`` is the loss of a uniform
+    prediction.
 
-    A language model reads the text after its start token. For an encoder-decoder the losses are those of the translation and
-    its end, given ``source``. For a BERT they are the pseudo-log-likelihood (Salazar et al. 2020): each token is hidden in
-    turn, and predicted from all others.
+    A language model reads the text after its start token. For an encoder-decoder, the losses cover the translation and its end,
+    given ``source``. For a BERT, they give the pseudo-log-likelihood (Salazar et al. 2020): each token is masked in turn, and
+    predicted from all others.
     """
     if not asked.text:
         raise UserError("the text is empty: type or paste one")
@@ -145,13 +145,13 @@ def losses(subjects: Subjects, asked: Losses) -> Iterator[Answer]:
 
 
 def _read(subject: Subject, ids: list[int]) -> tuple[list[int], int, int]:
-    """The ids that a model reads for those of a text; and which of them are the text's: from the ``first`` to before the
-    ``last``. Raises UserError if there are too many."""
+    """Return the ids that a model reads for a text's ids, and the range of the text's ids in them, from ``first`` to ``last``
+    (exclusive). Raises UserError if there are too many."""
     if subject.kind == "encoder":
         raise UserError("this model predicts no tokens, so they have no losses")
     if subject.kind == "translation":
         ids = [*ids, *subject.ends[:1]]
-        _check_length(subject, ids[:-1])  # the end is not read
+        _check_length(subject, ids[:-1])  # the end token is not read
         return ids, len(subject.start), len(ids)
     if subject.kind == "masked":
         _check_length(subject, ids)
@@ -162,7 +162,7 @@ def _read(subject: Subject, ids: list[int]) -> tuple[list[int], int, int]:
 
 
 def _losses(subjects: Subjects, subject: Subject, ids: list[int], source: str) -> Iterator[Any]:
-    """What ``token_losses_in_parts`` gives, in larger parts if they come fast. In between, the model belongs to others."""
+    """Yield the chunks of ``token_losses_in_parts``, merged if they come fast. Between chunks, others may use the model."""
     with subjects.lock:
         read = subject.encode(source, source=True) if subject.kind == "translation" else None
         mask = subject.mask if subject.kind == "masked" else None
@@ -180,7 +180,7 @@ def _losses(subjects: Subjects, subject: Subject, ids: list[int], source: str) -
 
 
 def _within(parts: Iterator[Any], first: int, last: int) -> Iterator[Any]:
-    """The losses from the ``first`` to before the ``last``."""
+    """Yield the losses from ``first`` to ``last`` (exclusive)."""
     place = 0
     for part in parts:
         kept = part[max(first - place, 0) : max(last - place, 0)]

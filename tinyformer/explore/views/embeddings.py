@@ -1,4 +1,4 @@
-"""Questions about a model's tables: the embeddings of its tokens, in two dimensions, and its positions."""
+"""Questions about a model's tables: token embeddings in two dimensions, and positions."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from tinytensor.device.backend import Array, host
 from tinytensor.nn.weights import BlockWeight
 
 MOST_KEPT = 64 * 2**20  # bytes
-MOST_POSITIONS = 8192  # of which a table shows the first, where a model has no last one or very many
+MOST_POSITIONS = 8192  # maximum rows of a table of unlimited or very many positions
 
 _kept = Kept(MOST_KEPT)
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A model; with ``source``, the embeddings of the tokens that an encoder-decoder reads, not of those that it writes."""
+    """A model. If ``source`` is set, the encoder's token embeddings of an encoder-decoder, otherwise the decoder's."""
 
     model: str
     source: bool = False
 
 
 def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
-    """Return the embeddings of a model's tokens on their first two principal components.
+    """Project the embeddings of a model's tokens onto their first two principal components.
 
-    ``texts`` by id; ``coordinates``, two each, as little-endian float32 in base64; the ``explained`` fraction of the variance
-    along each axis; the ``width`` of an embedding. A run with snapshots has the axes of its last one, of this ``step``,
-    so that points do not jump. ``extent``: [left, right, bottom, top] of the vectors whose axes they are.
+    ``texts`` by id; ``coordinates``, two each, as little-endian float32 in base64; the ``explained`` fraction of variance per
+    axis; the ``width`` of an embedding. A run with snapshots uses the axes of the last one, of this ``step``, so that points do
+    not jump. ``extent``: [left, right, bottom, top] of the vectors that define the axes.
     """
     subject, (step, last, stamp) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
-    # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
+    # Without the models' lock: nothing is recorded, and a large vocabulary takes seconds.
     make = partial(_in_two_dimensions, subject, asked.source, step, last)
     return _kept.get(subject.model, (asked.source, stamp), make, _size)
 
 
 def _last_snapshot(subjects: Subjects, model: str) -> tuple[int | None, Subject | None, Hashable]:
-    """The last snapshot of a model's run that can be read: its step, and what differs once its file was replaced."""
+    """Return a run's last readable snapshot: its step, and a value that changes when its file is replaced."""
     for step, name in reversed(subjects.snapshots(model).items()):
         with suppress(UserError):
             return step, subjects.get(name), subjects.stamp(name)
@@ -65,7 +65,7 @@ def _last_snapshot(subjects: Subjects, model: str) -> tuple[int | None, Subject 
 
 def _rows(subject: Subject, source: bool) -> Array:
     weight = token_embedding(subject, source)
-    return weight.numpy()[: subject.tokenizer.vocab_size]  # some models have more rows than there are tokens
+    return weight.numpy()[: subject.tokenizer.vocab_size]  # some models have more rows than tokens
 
 
 def _in_two_dimensions(subject: Subject, source: bool, step: int | None, last: Subject | None) -> Answer:
@@ -75,9 +75,9 @@ def _in_two_dimensions(subject: Subject, source: bool, step: int | None, last: S
 
 
 def in_two_dimensions(subject: Subject, rows: Array, of: Array | None = None) -> Answer:
-    """The ``coordinates`` of a model's vectors (rows, width), their ``extent``, what they ``explained``, and the ``width``: see
-    ``embeddings``. The axes are those of the vectors ``of``, by default of these. Raises UserError for numbers that are not
-    finite."""
+    """Return the ``coordinates`` of a model's vectors (rows, width), their ``extent``, the fractions ``explained``, and the
+    ``width`` (see ``embeddings``). The axes are those of the vectors ``of`` (default: the same vectors). Raises UserError for
+    values that are not finite."""
     if not all(host.isfinite(vectors).all() for vectors in (rows, of) if vectors is not None):
         raise UserError(NOT_FINITE)
     with threads_for(subject):
@@ -96,8 +96,8 @@ def _size(answer: Answer) -> int:
 
 
 def token_embedding(subject: Subject, source: bool = False) -> Tensor | BlockWeight:
-    """The embeddings of a model's tokens, (tokens, width); with ``source``, of those that an encoder-decoder reads. Raises
-    UserError for a ``source`` of other models."""
+    """Return a model's token embeddings (tokens, width). If ``source`` is set, return an encoder-decoder's source embeddings.
+    Raises UserError for a ``source`` of other models."""
     model: Any = subject.model
     if source and subject.kind != "translation":
         raise UserError("this model has no source")
@@ -114,7 +114,7 @@ def _embedding_of(model: Any, source: bool) -> Any:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of positions: its ``name``, its ``kind`` and size, and what gives ``count`` of its rows from ``first`` on."""
+    """A table of positions: its ``name``, ``kind`` and size, and a function that returns ``count`` rows from ``first``."""
 
     name: str
     kind: str
@@ -124,9 +124,9 @@ class Table:
 
 
 def position_tables(subjects: Subjects, asked: Named) -> Answer:
-    """The ``tables`` of a model's positions, none for a recurrent network. Of each its ``name``; its ``kind``, "learned",
-    "sinusoidal", "sinusoidal_halves" or "rotary"; the number of its ``rows`` (positions) and ``columns`` (dimensions, or pairs
-    of dimensions that are rotated together); and the ``largest`` absolute value."""
+    """List the ``tables`` of a model's positions (empty for a recurrent network), each with its ``name``; its ``kind``,
+    "learned", "sinusoidal", "sinusoidal_halves" or "rotary"; the number of ``rows`` (positions) and ``columns`` (dimensions, or
+    pairs of dimensions rotated together); and the ``largest`` absolute value."""
     subject = subjects.get(asked.model)
     with subjects.lock:
         return {"tables": [_told(table) for table in tables_of(subject)]}
@@ -140,7 +140,7 @@ def _told(table: Table) -> Answer:
 
 
 def tables_of(subject: Subject) -> list[Table]:
-    """The tables of a model's positions."""
+    """Return the tables of a model's positions."""
     config = subject.model.config
     model: Any = subject.model
     rotary = next((layer.rotary for layer in model.modules() if isinstance(layer, MultiHeadAttention) and layer.rotary), None)
@@ -151,7 +151,7 @@ def tables_of(subject: Subject) -> list[Table]:
         return [_absolute("positions", model.position_embedding, config.positions, config.block_size, config.d_model)]
     if isinstance(model, Transformer):
         sides: list[tuple[str, Any]] = [("encoder", model.source_embedding), ("decoder", model.target_embedding)]
-        if config.positions != "learned":  # both have the same
+        if config.positions != "learned":  # both are the same
             sides = [("positions", model.target_embedding)]
         return [_absolute(name, side.positions, config.positions, config.max_length, config.d_model) for name, side in sides]
     if isinstance(model, EncoderDecoder) or not hasattr(config, "positions"):
@@ -165,14 +165,13 @@ def _absolute(name: str, positions: Any, kind: str, longest: int, width: int) ->
 
 
 def _cosines(rotary: RotaryPositions, first: int, count: int) -> Tensor:
-    """The cosines of the angles by which each pair of dimensions is rotated, (count, d_head / 2)."""
+    """Return the cosines of the angles by which each pair of dimensions is rotated, (count, d_head / 2)."""
     return rotary.table_for(first + count, "float32")[first : first + count, : len(rotary.frequencies)]
 
 
 @dataclass(frozen=True)
 class PositionPart:
-    """A part of a table of positions: the rows ``first`` to ``first + count``, and of these the columns ``first_column`` to
-    ``first_column + columns``."""
+    """A slice of a position table: ``count`` rows from ``first``, and in them, ``columns`` columns from ``first_column``."""
 
     model: str
     table: str
@@ -183,7 +182,7 @@ class PositionPart:
 
 
 def positions(subjects: Subjects, asked: PositionPart) -> Answer:
-    """The ``values`` of a part of a table of positions, by row. For rotary positions they are the cosines of the angles."""
+    """Return the ``values`` of a slice of a position table, by row. For rotary positions, they are cosines of the angles."""
     subject = subjects.get(asked.model)
     with subjects.lock, tt.no_grad():
         for table in tables_of(subject):
@@ -201,15 +200,15 @@ MOST_SENTENCES, SENTENCES_AT_ONCE, NEAREST = (200, 16, 5)  # in a question; betw
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences for a model whose folder is one of sentence-transformers."""
+    """Sentences for a model in a sentence-transformers folder."""
 
     model: str
     sentences: list[str]
 
 
 def sentences(subjects: Subjects, asked: Sentences) -> Answer:
-    """Return sentence vectors on their first two principal components, as ``embeddings`` does; and for each its
-    ``nearest`` neighbours, ``sentence`` (the index) and ``cosine``, largest first."""
+    """Project sentence vectors onto their first two principal components, as ``embeddings`` does. For each sentence, also
+    return its ``nearest`` neighbors, with ``sentence`` (index) and ``cosine``, in descending order."""
     subject, given = subjects.get(asked.model), asked.sentences
     if subject.sentences is None:
         raise UserError("this is no model of sentences: its folder has no modules.json")
@@ -223,7 +222,7 @@ def sentences(subjects: Subjects, asked: Sentences) -> Answer:
     answer = in_two_dimensions(subject, vectors)
     units = vectors / host.maximum(host.sqrt((vectors**2).sum(1, keepdims=True)), 1e-12)
     cosines = units @ units.T
-    host.fill_diagonal(cosines, -host.inf)  # each is nearest to itself
+    host.fill_diagonal(cosines, -host.inf)  # each sentence is nearest to itself
     order = (-cosines).argsort(axis=1, kind="stable")[:, : min(NEAREST, len(given) - 1)]
     nearest = [[{"sentence": int(j), "cosine": float(row[j])} for j in first] for row, first in zip(cosines, order)]
     return {**answer, "nearest": nearest}

@@ -1,4 +1,4 @@
-"""Questions about what a model holds and says of a passage: residual streams, logit lens, states and classes."""
+"""Questions about a model's internal values for a passage: residual streams, logit lens, states and classes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-MOST_PLACES = 128  # that one answer tells about
-MOST_NUMBERS = 20_000  # in one answer
-HIDDEN_AT_ONCE = 2048  # tokens of a pass over copies of a text in each of which another one is hidden
+MOST_PLACES = 128  # per answer
+MOST_NUMBERS = 20_000  # per answer
+HIDDEN_AT_ONCE = 2048  # tokens per pass over copies of a text, each with a different token masked
 
 
 def check_part(count: int, first: int, length: int, most: int, what: str) -> None:
-    """Raise UserError unless ``first`` to ``first + count`` is a part of ``length``, and not too large for an answer."""
+    """Raise UserError unless ``first`` to ``first + count`` is within ``length`` and small enough for an answer."""
     if not 1 <= count <= most:
         raise UserError(f"the number of {what} must be from 1 to {most}, got {count}")
     if not 0 <= first <= length - count:
@@ -43,20 +43,19 @@ def check_part(count: int, first: int, length: int, most: int, what: str) -> Non
 
 
 def inside(subjects: Subjects, asked: OfPassage) -> Answer:
-    """What there is to see of a model that has read a passage.
+    """Describe what can be shown about a model that has read a passage.
 
-    - ``first`` and ``count``: which tokens of the passage it read, where there are more than it can read at once.
-    - ``stacks``: of each stack of a Transformer's blocks its ``name``, its number of ``tokens``, the names of its ``rows`` (the
-      embeddings and each block), the ``means`` over the tokens of the norm of each row, and the ``smallest`` and ``largest``
-      norm.
-    - ``states``: of each kind of a recurrent network's states its ``name``, the number of its ``layers``, ``tokens`` and
-      ``units``, how many ``directions`` share the units, whether the tokens are ``reversed`` (all but the last), and the
-      ``largest`` absolute value in each layer.
-    - ``predicts``: the "next" token, that "here", or null.
-    - ``lens``: the names of the rows of ``lens``; null where there is none.
-    - ``no_shares``: why there is no ``attribution``, in a sentence; null where there is.
+    - ``first`` and ``count``: which tokens of the passage it read, if the passage exceeds its limit.
+    - ``stacks``: for each stack of Transformer blocks, its ``name``, number of ``tokens``, names of ``rows`` (embeddings and
+      each block), ``means`` over the tokens of each row's norm, and ``smallest`` and ``largest`` norm.
+    - ``states``: for each type of recurrent state, its ``name``, the number of ``layers``, ``tokens`` and ``units``, the number
+      of ``directions`` that share the units, whether the tokens are ``reversed`` (except the last), and the ``largest``
+      absolute value per layer.
+    - ``predicts``: the "next" token, the token "here", or null.
+    - ``lens``: names of the rows of ``lens``, or null if there is none.
+    - ``no_shares``: a sentence on why there is no ``attribution``, or null if there is.
 
-    With two stacks, or states whose names begin with "encoder", the first of them are over the source.
+    If there are two stacks, or states with names starting with "encoder", the first covers the source.
     """
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
@@ -92,7 +91,7 @@ def _stack(name: str, stack: Sequence[Tensor]) -> Answer:
 
 
 def norms_of(row: Tensor) -> Any:
-    """The Euclidean norm of each vector of a residual stream (length, d_model): (length,) float64."""
+    """Return the Euclidean norm of each vector of a residual stream (length, d_model): (length,) float64."""
     return host.linalg.norm(row.numpy().astype(host.float64), axis=-1)
 
 
@@ -112,7 +111,7 @@ def _kind_of_state(subject: Subject, name: str, layers: Sequence[Tensor]) -> Ans
 
 @dataclass(frozen=True)
 class Norms:
-    """A part of a stack's tokens: ``count`` of them, from ``first`` on. The first token of the stack is 0."""
+    """A slice of a stack's tokens: ``count`` tokens from ``first``, counted from the first token of the stack."""
 
     passage: Passage
     stack: str
@@ -121,7 +120,7 @@ class Norms:
 
 
 def norms(subjects: Subjects, asked: Norms) -> Answer:
-    """The ``norms`` of the residual stream: for each row of the stack, as ``inside`` names them, one for each of the tokens."""
+    """Return the residual stream ``norms``: for each row of the stack (see ``inside``), one norm per token."""
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
         stack = None if is_recurrent(subject) else reading(subjects, subject, asked.passage).streams.get(asked.stack)
@@ -133,7 +132,7 @@ def norms(subjects: Subjects, asked: Norms) -> Answer:
 
 @dataclass(frozen=True)
 class Places:
-    """A part of the tokens that the model has read: ``count`` of them, from ``first`` on. 0 is the first that it has read."""
+    """A slice of the tokens that the model has read: ``count`` tokens from ``first``, counted from the first token read."""
 
     passage: Passage
     first: int
@@ -141,10 +140,10 @@ class Places:
 
 
 def lens(subjects: Subjects, asked: Places) -> Answer:
-    """The logit lens (nostalgebraist 2020): what the model would predict if it ended after each block, or each layer.
+    """Logit lens (nostalgebraist 2020): what the model would predict if it ended after each block or layer.
 
-    For each row (see ``inside``), and each of the places: the ``ids``, ``texts`` and ``probabilities`` of the likeliest token.
-    The last row is the model's own prediction.
+    For each row (see ``inside``) and position, return ``ids``, ``texts`` and ``probabilities`` of the most likely token. The
+    last row is the model's actual prediction.
     """
     subject = asked.passage.subject(subjects)
     answer: dict[str, list[Any]] = {"ids": [], "texts": [], "probabilities": []}
@@ -161,7 +160,7 @@ def lens(subjects: Subjects, asked: Places) -> Answer:
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the lens, and one of the places that the model has read."""
+    """A row of the lens, and a position that the model has read."""
 
     passage: Passage
     row: int
@@ -169,7 +168,7 @@ class Cell:
 
 
 def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
-    """What the model would predict at a place if it ended after a row of the lens: see ``distribution``."""
+    """Return the prediction at a position if the model ended after a row of the lens. See ``distribution``."""
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
         rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
@@ -187,14 +186,14 @@ def _lens_rows(subject: Subject, found: Reading) -> Sequence[Tensor]:
 
 
 def logits_of(subject: Subject, stream: Tensor) -> Any:
-    """The logits (places, vocab_size) of a residual stream (places, d_model), as an array of the CPU."""
+    """Return the logits (positions, vocab_size) of a residual stream (positions, d_model), as a CPU array."""
     with tt.no_grad(), evaluating(subject.model):
         return subject.model.logits_of(stream[None])[0].numpy()
 
 
 def entropies(subjects: Subjects, asked: Places) -> Answer:
-    """Return the ``entropies`` of the predictions at each position, and the ``losses`` of the tokens to predict there, in nats;
-    null without such a token.
+    """Return the ``entropies`` of the predictions at each position, and the ``losses`` of their target tokens, in nats. The
+    loss is null if there is no target.
 
     A BERT's tokens are masked in turn and predicted from all others (pseudo-log-likelihood, Salazar et al. 2020), with a pass
     for each position. Both are null for the tokens around a text, and the loss is null for a mask.
@@ -220,7 +219,7 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
 def _hidden_in_turn(
     subjects: Subjects, subject: Subject, ids: Sequence[int], places: Sequence[int]
 ) -> tuple[list[float | None], list[float | None]]:
-    """The entropies and losses at the places of a BERT's text, each of which is hidden while the model predicts it."""
+    """Return entropies and losses at these positions of a BERT's sequence, masking one position at a time."""
     around = {*subject.before, *subject.after}
     predicted = [place for place in places if ids[place] not in around]
     sure: dict[int, float] = {}
@@ -241,7 +240,7 @@ def _hidden_in_turn(
 
 @dataclass(frozen=True)
 class StatePart:
-    """A part of a recurrent network's states: of a ``kind`` and a ``layer`` the units ``first_unit`` to ``first_unit + units``
+    """A slice of a recurrent network's states of one ``kind`` and ``layer``: the units ``first_unit`` to ``first_unit + units``
     after the tokens ``first`` to ``first + count``."""
 
     passage: Passage
@@ -254,7 +253,7 @@ class StatePart:
 
 
 def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
-    """The ``values`` of a recurrent network's state: for each of the units, one after each of the tokens."""
+    """Return the ``values`` of a recurrent network's state: for each unit, one value after each token."""
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
         layers = reading(subjects, subject, asked.passage).streams.get(asked.kind) if is_recurrent(subject) else None
@@ -270,16 +269,15 @@ def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
 
 
 def classes(subjects: Subjects, asked: OfPassage) -> Answer:
-    """What a model that tells classes says of a passage.
+    """Return a classifier's output for a passage.
 
-    - ``of``: "text" (a class of the whole), "tokens" (one of each token), or "places" (at which token an answer starts, and at
-      which it ends).
-    - ``labels``: the names of the classes.
-    - ``probabilities``: of each class one for the text, or a list with one for each token. Those of the classes add up to 1;
-      with "places" those of the tokens do.
-    - ``value``: the number that a model with one class gives, which is no probability; null for other models.
+    - ``of``: "text" (one class), "tokens" (one class per token), or "places" (the positions where an answer starts and ends).
+    - ``labels``: names of the classes.
+    - ``probabilities``: for each class, one probability for the text or a list with one per token. They sum to 1 over classes,
+      or with "places", over tokens.
+    - ``value``: output of a model with a single class, which is not a probability; null for other models.
 
-    What follows the first end token, such as BERT's [SEP], is read as the second segment. All other questions read the passage
+    Tokens after the first end token, such as BERT's [SEP], are read as the second segment. All other questions read the passage
     as one segment.
     """
     subject = asked.passage.subject(subjects)
@@ -304,7 +302,7 @@ def classes(subjects: Subjects, asked: OfPassage) -> Answer:
 
 
 def _segments(subject: Subject, ids: Sequence[int]) -> Tensor | None:
-    """The segments (1, length) of a text: 0 up to the first end token, 1 after it. None for a model without two segments."""
+    """Return the segments (1, length): 0 up to the first end token, 1 after it. None for a model without two segments."""
     if subject.model.config.num_segments < 2:
         return None
     ends = [i in subject.after for i in ids]

@@ -1,4 +1,4 @@
-"""Questions about what heads do: their names, and the scores that these are given for."""
+"""Questions about the roles of heads: their names and scores."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tinyformer.models.recording import below_output
 from tinytensor import Tensor
 from tinytensor.device.backend import host
 
-TEXTS = 4  # of random tokens
-LEAST = 4  # random tokens that a text must have room for
+TEXTS = 4  # sequences of random tokens
+LEAST = 4  # minimum number of random tokens per sequence
 
 _kept = Kept(2**20)  # bytes
 
 
 def head_names(subjects: Subjects, asked: Named) -> Answer:
-    """Return the names of a model's self-attention heads, from scores on repeated random tokens, the same ones each time.
+    """Name a model's self-attention heads by their scores on repeated random tokens, which are always the same.
 
-    - ``kinds``: the names that a head may have: ``name``, ``short``, ``lens_name`` in TransformerLens (or ""), the
-      ``threshold`` of the score, and its ``definition``.
-    - ``layers``: the fields of ``AttentionLayer``, with ``heads`` as a list of ``names``, ``scores`` in the order of the kinds
-      (or null), and the ``distance`` of the positional score: tokens back from the query, negative ahead.
-    - ``texts`` and ``tokens``: the number of random texts, and of tokens in each.
+    - ``kinds``: possible names: ``name``, ``short``, ``lens_name`` in TransformerLens (or ""), ``threshold`` of the score, and
+      ``definition``.
+    - ``layers``: the fields of ``AttentionLayer``, with ``heads`` as a list of ``names``, ``scores`` in the order of ``kinds``
+      (or null), and the positional score's ``distance``: tokens back from the query, negative ahead.
+    - ``texts`` and ``tokens``: number of random sequences, and of tokens in each.
     """
     subject = subjects.get(asked.model)
     with subjects.for_long():
@@ -64,8 +64,8 @@ def _self_attention(subject: Subject) -> dict[str, AttentionLayer]:
 
 
 def _random(subject: Subject, source: bool) -> Any:
-    """Random tokens, repeated, between those that the model needs around a text: (TEXTS, length). None where there is no room
-    for any; and with ``source``, which is what an encoder-decoder reads, for other models."""
+    """Return repeated random tokens between the tokens that the model needs around a sequence: (TEXTS, length). Return None if
+    there is no room, and if ``source`` (an encoder-decoder's input) is set for other models."""
     if source and subject.kind != "translation":
         return None
     config, tokenizer = subject.model.config, subject.tokenizer
@@ -94,8 +94,8 @@ def _around(tokens: Sequence[int], ids: Any) -> Any:
 
 
 def text_scores(subjects: Subjects, asked: OfPassage) -> Answer:
-    """The scores of ``head_names`` on a passage: its ``layers``, each with its ``name`` and its ``heads``, of each the
-    ``scores`` in the order of the kinds (null where the passage has nothing to score) and the ``distance``."""
+    """Return the scores of ``head_names`` for a passage: ``layers`` with ``name`` and ``heads``, and for each head, ``scores``
+    in the order of the names (null if the passage has nothing to score) and ``distance``."""
     with subjects.for_long():
         reading = read(subjects, asked.passage)
         layers = _self_attention(reading.subject)
@@ -113,12 +113,12 @@ def text_scores(subjects: Subjects, asked: OfPassage) -> Answer:
 
 
 def _in_one(scores: Any, distances: Any) -> Tensor:
-    """Scores and distances in one tensor (1, heads, len(KINDS) + 1)."""
+    """Combine scores and distances in one tensor (1, heads, len(KINDS) + 1)."""
     return tt.tensor(host.concatenate([scores, distances[:, None]], 1)[None], dtype=host.float32)
 
 
 def _told(scores: Any, distances: Any, named: bool = False) -> list[dict[str, Any]]:
-    """Each head's part of an answer."""
+    """Return each head's entry in an answer."""
     return [
         {
             **({"names": names_of(of_head)} if named else {}),

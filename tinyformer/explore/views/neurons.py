@@ -1,4 +1,4 @@
-"""Questions about neurons: the units inside of feed-forward networks, what excites them, and what they write."""
+"""Questions about neurons, the hidden units of feed-forward networks: what activates them and what they write."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from tinytensor.nn import LayerNorm
 from tinytensor.nn.hooks import hooked
 from tinytensor.nn.weights import linear
 
-BEST = 10  # neurons, tokens and places that an answer has
-MOST_TOKENS = 20_000  # of the data, that are read for a neuron
-MOST_SECONDS = 30.0  # of computing, after which a search ends
-WINDOW = 128  # tokens that are read together
-AT_ONCE = 8  # windows in a pass
-SMALL = 16 * 2**20  # parameters; a larger model reads one window in a pass, so that others need not wait for long
-BEFORE, AFTER = 16, 8  # tokens of context that are shown
+BEST = 10  # neurons, tokens and positions per answer
+MOST_TOKENS = 20_000  # of the data, read per neuron
+MOST_SECONDS = 30.0  # of computing, before a search ends
+WINDOW = 128  # tokens read together
+AT_ONCE = 8  # windows per pass
+SMALL = 16 * 2**20  # parameters; a larger model reads one window per pass to keep others from waiting
+BEFORE, AFTER = 16, 8  # tokens of context to show
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place of a passage, of those that the model has read; 0 is the first of them."""
+    """A position in a passage, counted from the first token that the model has read."""
 
     passage: Passage
     place: int
 
 
 def neurons(subjects: Subjects, asked: Place) -> Answer:
-    """The neurons of a model: ``units``, how many there are in each layer; and the most active ones at a place, ``best``, each
-    with its ``layer`` and ``unit``, both from 0 on, and its ``activation``. They are ordered by how much they write there: the
-    absolute activation times the norm of the neuron's output weights."""
+    """Return a model's ``units``, the number of neurons per layer, and the ``best`` neurons at a position, each with ``layer``
+    and ``unit``, from 0, and ``activation``. Neurons are ranked by how much they write there: the absolute activation times the
+    norm of their output weights."""
     subject = asked.passage.subject(subjects)
     with subjects.for_long():
         layers = _layers(subject)
@@ -70,7 +70,7 @@ def neurons(subjects: Subjects, asked: Place) -> Answer:
 
 @dataclass(frozen=True)
 class Neuron:
-    """A neuron of a model: a ``unit`` of a ``layer``, both from 0 on."""
+    """A neuron of a model: a ``unit`` of a ``layer``, both from 0."""
 
     model: str
     layer: int
@@ -78,10 +78,10 @@ class Neuron:
 
 
 def neuron_tokens(subjects: Subjects, asked: Neuron) -> Answer:
-    """The tokens whose logits a neuron's output weights raise most and lower most: ``raised`` and ``lowered``, each with
-    ``id``, ``text`` and ``value``. The value is what one unit of activation adds to the logit through the final norm's weight
-    and the output layer, before the norm divides by its scale, less the mean over all tokens, which changes no probability.
-    Both lists are null for a model whose logits are no sum, and ``why`` says why."""
+    """Return the tokens whose logits a neuron's output weights raise and lower most: ``raised`` and ``lowered``, each with
+    ``id``, ``text`` and ``value``. The value is the effect of one unit of activation on the logit, through the final norm's
+    weight and the output layer, before the norm divides by its scale. The mean over all tokens, which changes no probability,
+    is subtracted. If the model's logits are not a sum, both lists are null, and ``why`` gives the reason."""
     subject = subjects.get(asked.model)
     why = why_no_shares(subject)
     with subjects.lock:
@@ -107,8 +107,8 @@ def neuron_tokens(subjects: Subjects, asked: Neuron) -> Answer:
 
 @dataclass(frozen=True)
 class Excited:
-    """A neuron of the passage's model: a ``unit`` of a ``layer``, both from 0 on. With ``smallest`` the most negative
-    activations are looked for, in place of the largest."""
+    """A neuron of the passage's model: a ``unit`` of a ``layer``, both from 0. If ``smallest`` is set, search for the most
+    negative activations instead of the largest."""
 
     passage: Passage
     layer: int
@@ -117,13 +117,12 @@ class Excited:
 
 
 def neuron_examples(subjects: Subjects, asked: Excited) -> Iterator[Answer]:
-    """The tokens that excite a neuron most, searched for in parts. A line has how many tokens are ``done`` of ``tokens``, and
-    the ``best`` so far, each with its ``value`` and the texts of the ``token`` and of those ``before`` and ``after`` it.
+    """Search for the tokens that activate a neuron most. Each line has the number of tokens ``done`` out of ``tokens``, and the
+    ``best`` so far, each with its ``value`` and the texts of the ``token`` and its context ``before`` and ``after``.
 
-    They are tokens of the last tenth of the text that the model's run was trained on, by which a GPT is validated: ``text`` is
-    its name. Where there is no such text, or it cannot be read any more, they are those of the passage, and ``text`` is null.
-    At most 20,000 tokens are read, in windows of 128, and a search ends after 30 seconds of computing; the last line then has
-    less ``done`` than there are ``tokens``.
+    The tokens come from the last tenth of the run's training corpus, which validates a GPT. ``text`` is its name. If there is
+    no such corpus or it is unreadable, they come from the passage, and ``text`` is null. At most 20,000 tokens are read, in
+    windows of 128, and a search ends after 30 seconds of computing. In that case, the last line has ``done`` below ``tokens``.
     """
     subject = asked.passage.subject(subjects)
     with subjects.lock:
@@ -134,7 +133,7 @@ def neuron_examples(subjects: Subjects, asked: Excited) -> Iterator[Answer]:
             ids = [int(i) for i in subject.tokenizer.encode(found[0])][:MOST_TOKENS] or ids
         ids = ids[:MOST_TOKENS]
     sign = -1.0 if asked.smallest else 1.0
-    best: list[tuple[float, int, int]] = []  # a heap: the value with its sign, minus the place, and the place
+    best: list[tuple[float, int, int]] = []  # a heap: signed value, negated position, position
     spent, width = 0.0, _window(subject)
     for start in range(0, len(ids), _at_once(subject) * width):
         part = ids[start : start + _at_once(subject) * width]
@@ -158,7 +157,7 @@ def neuron_examples(subjects: Subjects, asked: Excited) -> Iterator[Answer]:
 
 
 def _without_ends(subject: Subject, ids: list[int]) -> list[int]:
-    """The ids of a text without those that stand around every text, which a window gets anyway."""
+    """Remove the ids around a sequence, which are added to each window anyway."""
     before, after = list(subject.before), list(subject.after)
     first = len(before) if ids[: len(before)] == before else 0
     last = len(ids) - (len(after) if after and ids[-len(after) :] == after else 0)
@@ -177,13 +176,13 @@ def _at_once(subject: Subject) -> int:
 
 
 def _window(subject: Subject) -> int:
-    """How many tokens of a text are read together, those around them not counted."""
+    """Return how many tokens of a text are read together, excluding those around them."""
     around = len(subject.before) + len(subject.after)
     return max(1, min(WINDOW, subject.longest or WINDOW) - around)
 
 
 def _of_unit(subject: Subject, layer: int, unit: int, ids: list[int], width: int) -> Any:
-    """The activations of a neuron at these tokens, read in windows, the last of which may be shorter."""
+    """Return the activations of a neuron at these tokens, read in windows. The last window may be shorter."""
     full = len(ids) // width * width
     parts = [ids[i : i + width] for i in range(0, full, width)]
     found = []
@@ -196,8 +195,8 @@ def _of_unit(subject: Subject, layer: int, unit: int, ids: list[int], width: int
 
 
 def _activations(subject: Subject, batch: Tensor, layers: list[FeedForward], unit: int | None = None) -> list[Any]:
-    """The units inside of these feed-forward networks, (batch, length, units) for each, or of one ``unit`` alone, (batch,
-    length), while the model reads a batch of ids."""
+    """Return the hidden units of these feed-forward networks while the model reads a batch of ids: (batch, length, units) each,
+    or (batch, length) for a single ``unit``."""
     kept: dict[int, Any] = {}
 
     def keep(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -209,7 +208,7 @@ def _activations(subject: Subject, batch: Tensor, layers: list[FeedForward], uni
 
 
 def _layers(subject: Subject) -> list[FeedForward]:
-    """The feed-forward networks of a model, first to last. Raises UserError for a model whose neurons are not shown."""
+    """Return a model's feed-forward networks, first to last. Raises UserError if its neurons cannot be shown."""
     if subject.kind == "translation":
         raise UserError("neurons are shown of models that read one text, not of an encoder-decoder")
     layers = [module for module in subject.model.modules() if isinstance(module, FeedForward)]
@@ -231,16 +230,16 @@ def _check_length(subject: Subject, count: int) -> None:
         raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count:,}: shorten the text")
 
 
-LARGEST_TEXT = 64 * 2**20  # bytes of files that are read for it
-LONGEST_TEXT = 200_000  # characters of the text that are used
-VALIDATES = 0.9  # where the part begins that validates, as in ``TextBatches``
+LARGEST_TEXT = 64 * 2**20  # bytes of files to read for it
+LONGEST_TEXT = 200_000  # characters of the corpus to use
+VALIDATES = 0.9  # start of the validation split, as in ``TextBatches``
 
 _kept = Kept(4 * 2**20)  # bytes
 
 
 def validation_text(subjects: Subjects, model: str, subject: Subject) -> tuple[str, str] | None:
-    """Return the last tenth of the text that a run was trained on, at most LONGEST_TEXT characters, and its name. Return None
-    for a model of no run, and for a text that is unknown, unreadable or changed. Nothing is downloaded."""
+    """Return the last tenth of a run's training corpus, at most LONGEST_TEXT characters, and its name. Return None for a
+    pretrained model, and for an unknown, unreadable or changed corpus. Nothing is downloaded."""
     folder = subjects.folder(model)
     if folder is None:
         return None
@@ -261,7 +260,7 @@ def _text_of(folder: RunFolder) -> tuple[str, str] | None:
 
 
 def _is_at_hand(source: TextSource, path: str | None) -> bool:
-    """Whether the text is on this computer, and not too large."""
+    """Return True if the corpus is on this computer and small enough."""
     if path is None:
         kept = kept_at(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)
         return source.name == STANDARD_LIBRARY or (kept is not None and kept.is_file())

@@ -1,4 +1,4 @@
-"""A text to open a model with: the page begins with what the model has read."""
+"""The page's initial text for a model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tinyformer.tokenizers.texts import opening_text
 from tinyformer.training.comparison import middle_sentence, read_translations
 from tinyformer.training.run_folder import RunFolder
 
-MOST_BYTES = 1 << 24  # of a run's own text, which is read for one line of it
-SHORTEST, LONGEST_LINE = 36, 72  # characters: the maps of such a line fit the page
-# Texts for models that have none of their own. Two names in the first make heads that look back at the same word easy to see.
+MOST_BYTES = 1 << 24  # of a run's corpus, read to find one line
+SHORTEST, LONGEST_LINE = 36, 72  # characters; maps of such a line fit the page
+# Texts for models without a corpus. The two names in the first make heads that attend to the same word easy to see.
 PROMPTS = ("When Mary and John went to the store, John gave a drink to", "to be, or not to be", "the cat sat on the mat")
 MASKED = "The capital of France is {mask}."
 SENTENCES = (dates(1)[0][0], "The house is small.", "hello")
 
 
 def opening(subjects: Subjects, asked: Named) -> Answer:
-    """Return a ``text`` to open a model with, if possible a line of its run's, and the ``source`` that it translates."""
+    """Return an initial ``text`` for a model, preferably a line of its corpus, and the ``source`` that it translates."""
     subject, folder = subjects.get(asked.model), subjects.folder(asked.model)
     source, text = "", ""
     if subject.kind == "translation":
@@ -41,8 +41,8 @@ def opening(subjects: Subjects, asked: Named) -> Answer:
 
 
 def _translated(subject: Subject, folder: RunFolder | None) -> tuple[str, str]:
-    """A sentence and its translation: of the run's held-out ones if it has ended, otherwise as the model translates it now."""
-    with suppress(UserError, OSError):  # it has not ended, or its file is damaged
+    """Return a sentence and its translation: a held-out one if the run has ended, otherwise the model's current translation."""
+    with suppress(UserError, OSError):  # the run has not ended, or its file is damaged
         translated = read_translations(folder.sample) if folder is not None else []
         if translated:
             source = middle_sentence(translated)
@@ -52,17 +52,17 @@ def _translated(subject: Subject, folder: RunFolder | None) -> tuple[str, str]:
     if not source or translator is None:
         return "", ""
     found = translator.search([source], beam=1)[0][0]
-    if found.end is None:  # as of a model that has not learned to end: there must be room to go on
+    if found.end is None:  # for example, the model has not learned to end: leave room to continue
         found = replace(found, ids=found.ids[: len(found.ids) // 2])
     return source, translator.text(found)
 
 
 def _own_lines(folder: RunFolder | None) -> Iterator[str]:
-    """Lines of the run's text, from where it is validated on; without the text, of what the run wrote at its end."""
+    """Yield lines of the run's corpus, from the validation split on. Without a corpus, use the run's final sample."""
     if folder is None:
         return
     text = None
-    with suppress(UserError, OSError):  # a run of other data than a text, or one whose text cannot be read any more
+    with suppress(UserError, OSError):  # a run without a corpus, or with an unreadable one
         source = folder.read_part("data", TextSource)
         text = source.still_there(folder.as_found(source.path), MOST_BYTES)
     if text is not None:
@@ -74,7 +74,7 @@ def _own_lines(folder: RunFolder | None) -> Iterator[str]:
 
 
 def _good_lines(text: str) -> Iterator[str]:
-    """Lines that are neither short nor long, and mostly letters; the first one, which may be cut off, is left out."""
+    """Yield lines of medium length, mostly letters. Skip the first line, which may be cut off."""
     for line in text.split("\n")[1:]:
         line = line.strip()
         if SHORTEST <= len(line) <= LONGEST_LINE and sum(map(str.isalpha, line)) > 0.6 * len(line):
@@ -82,7 +82,7 @@ def _good_lines(text: str) -> Iterator[str]:
 
 
 def _with_mask(subject: Subject, line: str, name: str) -> str:
-    """The line with a mask in the place of the word nearest its middle that is a token by itself; "" if there is none."""
+    """Replace the word nearest the middle that is a single token with a mask. Return "" if there is none."""
     words = line.split(" ")
     for at in sorted(range(len(words)), key=lambda at: abs(2 * at + 1 - len(words))):
         word = words[at].strip(".,;:!?'\"")
@@ -96,11 +96,11 @@ def _some(lines: Iterable[str], most: int = 3) -> list[str]:
 
 
 def _first(subject: Subject, texts: Iterable[str], source: bool = False) -> str:
-    """The first of the texts that the model can read at once; "" if it can read none."""
+    """Return the first text that the model can read in one pass, or ""."""
     for text in texts:
         try:
             ids = subject.encode(text, source)
-        except UserError:  # it has letters that the tokenizer does not know
+        except UserError:  # it has letters unknown to the tokenizer
             continue
         if len(ids) <= (subject.longest or len(ids)):
             return text

@@ -1,4 +1,4 @@
-"""The texts that questions are about, as ids; and the questions about models and texts themselves."""
+"""Passages as ids, and questions about models and texts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Passage:
-    """What most questions are about: ``ids`` that a model reads or has written. For an encoder-decoder they are the target's,
-    from the start token on, and ``source`` are those of the sentence that it translates."""
+    """The subject of most questions: ``ids`` that a model reads or has generated. For an encoder-decoder, they belong to the
+    target, from the start token on, and ``source`` holds the ids of the source sentence."""
 
     model: str
     ids: list[int]
@@ -32,7 +32,7 @@ class Passage:
             raise UserError(f"ids must have 1 to {counted(MOST_IDS, 'id')}, and source at most {MOST_IDS}")
 
     def subject(self, subjects: Subjects) -> Subject:
-        """The model of the passage. Raises UserError if it does not know the ids."""
+        """Return the model of the passage. Raises UserError for ids that it does not know."""
         subject = subjects.get(self.model)
         subject.check(self.ids, self.source)
         return subject
@@ -40,43 +40,43 @@ class Passage:
 
 @dataclass(frozen=True)
 class OfPassage:
-    """A passage, of which all is asked."""
+    """A question about an entire passage."""
 
     passage: Passage
 
 
 @dataclass(frozen=True)
 class About:
-    """Nothing is to be said to ask ``about``."""
+    """``about`` takes no arguments."""
 
 
 def about(subjects: Subjects, asked: About) -> Answer:
-    """The folders, the names of the models in them, and the other runs ``beside`` these folders, which were not named."""
+    """Return the folders, the names of their models, and other runs ``beside`` these folders, which were not named."""
     return {"folders": subjects.folders, "models": subjects.names, "beside": subjects.beside()}
 
 
 @dataclass(frozen=True)
 class Named:
-    """A model by its name."""
+    """A model by name."""
 
     model: str
 
 
 def facts(subjects: Subjects, asked: Named) -> Answer:
-    """The kind of a model, its class, size and settings, the ids of its start, end and mask tokens, and the ``labels`` of the
-    classes that it tells, or null."""
+    """Return a model's type, class, size and settings, the ids of its start, end and mask tokens, and the ``labels`` of its
+    classes, or null."""
     return subjects.get(asked.model).facts()
 
 
 def tokens(subjects: Subjects, asked: Named) -> Answer:
-    """Return the ``texts`` of all tokens of a model, by their ids."""
+    """Return the ``texts`` of all tokens of a model, by id."""
     subject = subjects.get(asked.model)
     return {"texts": subject.texts(range(subject.num_tokens))}
 
 
 def weights(subjects: Subjects, asked: Named) -> bytes:
-    """The weights of a GPT in float32 and the program of its numbers: a safetensors file, as ``web_weights`` gives it. Raises
-    UserError for a model that a page cannot compute."""
+    """Return a GPT's float32 weights and its program, as a safetensors file from ``web_weights``. Raises UserError for a model
+    that a page cannot compute."""
     subject = subjects.get(asked.model)
     if not isinstance(subject.model, GPT):
         raise UserError(f"a page computes only a GPT, not {a_or_an(type(subject.model).__name__)}")
@@ -85,7 +85,7 @@ def weights(subjects: Subjects, asked: Named) -> bytes:
 
 @dataclass(frozen=True)
 class Text:
-    """A text to cut into tokens; with ``source``, one that an encoder-decoder reads."""
+    """A text to tokenize. If ``source`` is set, it is an encoder-decoder's source."""
 
     model: str
     text: str
@@ -97,7 +97,7 @@ class Text:
 
 
 def encode(subjects: Subjects, asked: Text) -> Answer:
-    """The tokens of a text: ``ids``, and the ``texts`` of each. The tokens that the model needs around it are included."""
+    """Tokenize a text. Return ``ids`` and ``texts``, including the tokens that the model needs around the text."""
     subject = subjects.get(asked.model)
     ids = subject.encode(asked.text, asked.source)
     if len(ids) > MOST_IDS:

@@ -1,4 +1,4 @@
-"""A question about two prompts: where in the model what tells them apart is (activation patching)."""
+"""Activation patching: where in the model is the information that distinguishes two prompts?"""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-MOST_TOKENS = 128  # of a prompt
-AT_ONCE = 1024  # tokens of a pass, in which each text has another token patched
-CANDIDATES = 5  # the likeliest tokens of each prompt, from which one may choose
+MOST_TOKENS = 128  # per prompt
+AT_ONCE = 1024  # tokens per pass; each sequence has a different token patched
+CANDIDATES = 5  # most likely tokens of each prompt, to choose from
 
 
 @dataclass(frozen=True)
 class Patched:
-    """Two prompts of one model, with as many tokens, and what is measured: the logit of a ``token`` minus that of ``against``,
-    or without ``against`` the probability of the token. By default they are the likeliest of ``b`` and of ``a``; where these
-    are the same, the tokens whose probability grows most and falls most from ``a`` to ``b``."""
+    """Two prompts of one model, of equal length, and what to measure: the logit of ``token`` minus that of ``against``, or if
+    ``against`` is omitted, the probability of ``token``. By default, they are the most likely tokens of ``b`` and of ``a``. If
+    these are equal, use the tokens whose probability rises and falls most from ``a`` to ``b``."""
 
     a: Passage
     b: Passage
@@ -58,14 +58,14 @@ class Patched:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured of logits: see ``Patched``."""
+    """What to measure of logits. See ``Patched``."""
 
     subject: Subject
     token: int
     against: int | None
 
     def of(self, logits: Any) -> list[float]:
-        """One number for each row of logits (rows, vocab_size)."""
+        """Return one value per row of logits (rows, vocab_size)."""
         if self.against is None:
             return list(map(float, probabilities(self.subject, logits)[:, self.token]))
         rows = logits.astype(host.float64)
@@ -73,13 +73,12 @@ class Measure:
 
 
 def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
-    """How far the prediction for prompt ``a`` moves to that for ``b`` where a block's output at a token is that of ``b``.
+    """Measure how far the prediction for prompt ``a`` moves to that of ``b`` if a block's output at one token comes from ``b``.
 
-    The first line names the ``blocks``; has the ``candidates``, the likeliest tokens of either prompt and those that are
-    measured, each with its ``id``, its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of
-    what is measured; and that measure of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the
-    measure for a ``block`` (its number from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the
-    decoder's blocks.
+    The first line lists the ``blocks``; the ``candidates`` (most likely tokens of either prompt, and measured tokens), each
+    with ``id``, ``text`` and probabilities ``a`` and ``b``; the ids ``token`` and ``against`` to measure; and the measure of
+    each unchanged prompt, ``a`` and ``b``. Each later line has the ``values`` of the measure for a ``block`` (index from 0) and
+    the tokens from ``first`` on. For an encoder-decoder, these are decoder blocks.
     """
     subject = asked.a.subject(subjects)
     can_intervene(subject)
@@ -112,7 +111,7 @@ def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
 
 
 def _logits(reading: Reading, copies: int, place: int) -> Any:
-    """The logits (copies, vocab_size) at a place of so many copies of a text."""
+    """Return the logits (copies, vocab_size) at a position in this many copies of a sequence."""
     subject = reading.subject
     texts = (reading.source, reading.ids) if reading.source else (reading.ids,)
     inputs: list[Tensor] = [tt.tensor([text] * copies) for text in texts]
@@ -139,7 +138,7 @@ def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measu
 def _candidates(measure: Measure, first: Any, second: Any) -> list[dict[str, Any]]:
     a, b = probabilities(measure.subject, host.stack([first, second]))
     best = [likeliest(p, min(CANDIDATES, int((p > 0).sum()))).tolist() for p in (b, a)]
-    measured = [i for i in (measure.token, measure.against) if i is not None and b[i] > 0]  # an output may belong to no token
+    measured = [i for i in (measure.token, measure.against) if i is not None and b[i] > 0]  # an output may have no token
     ids = list(dict.fromkeys(best[0] + best[1] + measured))
     texts = measure.subject.texts(ids)
     return [{"id": i, "text": text, "a": float(a[i]), "b": float(b[i])} for i, text in zip(ids, texts)]

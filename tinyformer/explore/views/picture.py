@@ -1,4 +1,4 @@
-"""The picture of a whole model that has read a passage: small maps of its streams, heads and neurons, and its prediction."""
+"""The picture of a model that has read a passage: small maps of its streams, heads and neurons, and its prediction."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tinyformer.explore.views.writing import Next, distribution, next_token
 from tinyformer.models.attribution import logit_shares
 from tinytensor.device.backend import host
 
-TALL, WIDE = 64, 48  # the most rows and columns of a map of a stream
-NEURONS = 256  # the most cells of a map of neurons
+TALL, WIDE = 64, 48  # maximum rows and columns of a stream map
+NEURONS = 256  # maximum cells of a neuron map
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A passage, a ``place`` among the tokens that the model reads, and the ``token`` whose logit is explained. By default they
-    are the last token, or a BERT's first mask, and the likeliest prediction there."""
+    """A passage, a ``place`` (position among the tokens that the model reads), and the ``token`` whose logit to explain.
+    Defaults: the last token, or a BERT's first mask, and the most likely prediction there."""
 
     passage: Passage
     place: int | None = None
@@ -33,18 +33,18 @@ class Picture:
 
 
 def picture(subjects: Subjects, asked: Picture) -> Answer:
-    """Return what the picture of the model shows.
+    """Return the data of the model's picture.
 
-    - ``first``, ``count``, ``place``: the first token read, the number of tokens read, and the position of the prediction.
-    - ``stacks``: for each stack of blocks its ``name``, and ``maps`` of the residual stream before the first block and after
-      each block: base64 of ``height`` by ``width`` signed bytes, 127 * value / largest absolute value. A cell stands for a
-      patch of the (tokens, d_model) values: the one with the largest absolute value. A recurrent network has maps of its
-      hidden states after each layer instead.
-    - ``layers``: the attention layers with their maps, as ``attention`` gives them.
-    - ``best``: the likeliest tokens at the position; empty for a model that predicts none.
-    - ``shares``: the direct logit attribution of the ``token``: the shares of the ``heads`` and the
-      ``feed_forward`` of each block; and ``neurons``, maps of the units of each block's feed-forward network at the position.
-      Null where a logit is no sum of shares.
+    - ``first``, ``count``, ``place``: first token read, number of tokens read, and position of the prediction.
+    - ``stacks``: for each stack of blocks, its ``name``, and ``maps`` of the residual stream before the first block and after
+      each block: base64 of ``height`` by ``width`` signed bytes, 127 * value / largest absolute value. A cell shows the value
+      of largest magnitude in a patch of the (tokens, d_model) values. A recurrent network has maps of its hidden states after
+      each layer instead.
+    - ``layers``: the attention layers with their maps, as in ``attention``.
+    - ``best``: the most likely tokens at the position; empty for a model that predicts none.
+    - ``shares``: direct logit attribution of the ``token``: contributions of each block's ``heads`` and ``feed_forward``, and
+      ``neurons``, maps of the units of each block's feed-forward network at the position. Null if a logit is not a sum of
+      contributions.
     """
     passage, subject = asked.passage, asked.passage.subject(subjects)
     shares: Any = None
@@ -81,7 +81,7 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
 
 
 def _pooled(values: Any, axis: int, most: int) -> Any:
-    """At most so many values along an axis: of each patch the one with the largest absolute value."""
+    """Pool values along an axis to at most ``most``, taking the value of largest magnitude in each patch."""
     length = values.shape[axis]
     starts = [i * length // min(length, most) for i in range(min(length, most))]
     high, low = (extreme.reduceat(values, starts, axis) for extreme in (host.maximum, host.minimum))
@@ -89,14 +89,14 @@ def _pooled(values: Any, axis: int, most: int) -> Any:
 
 
 def _grid(neurons: Any) -> Any:
-    """Activations (n,) as a grid with about as many rows as columns. Zeros fill the last row."""
+    """Arrange activations (n,) in a roughly square grid, padded with zeros."""
     cells = _pooled(neurons, 0, NEURONS)
     width = math.isqrt(len(cells) - 1) + 1
     return host.pad(cells, (0, -len(cells) % width)).reshape(-1, width)
 
 
 def _map(values: Any) -> Answer:
-    """A map of values (rows, columns), as ``picture`` describes it."""
+    """Return a map of values (rows, columns) in the form described in ``picture``."""
     values = _pooled(_pooled(values, 0, TALL), 1, WIDE)
     scaled = host.rint(127 * values / max(float(abs(values).max()), 1e-30)).astype(host.int8)
     return {"height": values.shape[0], "width": values.shape[1], "cells": base64.b64encode(scaled.tobytes()).decode()}

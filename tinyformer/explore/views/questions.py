@@ -1,7 +1,7 @@
-"""The questions of the page: functions of the models and of a dataclass.
+"""The page's questions: functions of the models and a dataclass.
 
-``POST ask/NAME`` with the dataclass's fields as JSON returns the function's result as JSON, bytes as they are, and a line of
-JSON for each value that a generator yields.
+``POST ask/NAME`` with the dataclass fields as JSON returns the function's result as JSON. Bytes are returned unchanged. For a
+generator, each value becomes one line of JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
 
 
 def ask(subjects: Subjects, name: str, asked: Any) -> Answer | bytes | Iterator[Answer]:
-    """The answer to the question of this name about a JSON object. Raises UserError for an object that it cannot answer."""
+    """Answer the question of this name about a JSON object. Raises UserError for an invalid object."""
     function = QUESTIONS[name]
     kind = typing.get_type_hints(function)["asked"]
     return function(subjects, read_dataclass(kind, asked))

@@ -1,4 +1,4 @@
-"""A forward pass over a passage: the residual streams of a Transformer or the states of a recurrent network."""
+"""Forward pass over a passage: a Transformer's residual streams or a recurrent network's states."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _MISSING = object()
 
 
 class Kept:
-    """A least-recently-used cache of answers about models, up to a number of bytes. The newest answer always stays. The answers
-    about a model are dropped when the model is."""
+    """A least-recently-used cache of answers about models, limited in bytes. The newest answer always stays. Answers about a
+    model are dropped with the model."""
 
     def __init__(self, most_bytes: int):
         self.most_bytes = most_bytes
@@ -43,7 +43,7 @@ class Kept:
         self._entries: OrderedDict[tuple[int, Hashable], tuple[weakref.ref[Any], Any, int]] = OrderedDict()
 
     def get(self, model: Any, key: Hashable, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:
-        """Return the cached answer for a model and key, or ``make`` it. ``size`` returns its bytes."""
+        """Return the cached answer for a model and key, or compute it with ``make``. ``size`` returns its size in bytes."""
         answer = self.find(model, key, _MISSING)
         if answer is _MISSING:  # a cached answer may be None
             made = make()
@@ -74,7 +74,7 @@ class Kept:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all answers."""
+        """The size of all answers in bytes."""
         return sum(size for _, _, size in self._entries.values())
 
     def __len__(self) -> int:
@@ -83,18 +83,18 @@ class Kept:
 
 MOST_KEPT = 256 * 2**20  # bytes
 NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"
-_AT_ONCE = 64  # places whose probabilities are computed together
+_AT_ONCE = 64  # positions whose probabilities are computed together
 
 _kept = Kept(MOST_KEPT)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model held while it read ``ids``, those of a passage from the place ``first`` on.
+    """A model's values while reading ``ids``, the part of a passage that starts at position ``first``.
 
-    - ``streams``: what ``residual_streams`` gives, without the axis of the batch: (length, width) for each block or layer.
-    - ``of_gpt``: of a GPT, these streams and what else ``pass_over`` keeps.
-    - ``entropies`` and ``losses``: see ``uncertainty``. They are empty where ``logits_of`` makes predictions of the streams.
+    - ``streams``: result of ``residual_streams`` without the batch axis: (length, width) for each block or layer.
+    - ``of_gpt``: for a GPT, these streams and other results of ``pass_over``.
+    - ``entropies`` and ``losses``: see ``uncertainty``. Empty if ``logits_of`` can compute predictions from the streams.
     """
 
     first: int
@@ -106,14 +106,14 @@ class Reading:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the arrays, and about those of the rest."""
+        """The size of the arrays in bytes, plus an estimate for the rest."""
         arrays = (tensor.data for stack in self.streams.values() for tensor in stack)
         return 100 * len(self.ids) + (self.of_gpt.num_bytes if self.of_gpt else sum(array.nbytes for array in arrays))
 
 
 def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
-    """What the model holds after it has read a passage. The last few are kept. The caller holds the lock of the models, which
-    lets others have their turns. Raises UserError for a passage that the model cannot read."""
+    """Return the model's values after it has read a passage. Recent results are cached. The caller must hold the models' lock,
+    which lets others have turns. Raises UserError for a passage that the model cannot read."""
     if isinstance(subject.model, GPT):
         ids = passage.ids[-min(subject.longest or LONGEST, LONGEST) :]
         return replace(reading_of_gpt(subject, tuple(ids)), first=len(passage.ids) - len(ids))
@@ -127,7 +127,7 @@ def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
 
 
 def reading_of_gpt(subject: Subject, ids: tuple[int, ...]) -> Reading:
-    """The same of a GPT that reads all of these ids."""
+    """Return the same for a GPT that reads all of these ids."""
     model: Any = subject.model
 
     def read() -> Reading:
@@ -139,7 +139,7 @@ def reading_of_gpt(subject: Subject, ids: tuple[int, ...]) -> Reading:
 
 
 def _checked(found: Reading) -> Reading:
-    """The same. Raises UserError if a number in it is NaN or infinite, for which JSON has no sign."""
+    """Return the argument. Raises UserError if it contains NaN or infinite values, which JSON cannot represent."""
     if all(host.isfinite(tensor.numpy()).all() for stack in found.streams.values() for tensor in stack):
         return found
     raise UserError(NOT_FINITE)
@@ -150,11 +150,11 @@ def _read(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
         return _read_pair(subject, passage)
     model, ids = subject.model, passage.ids
     longest = min(subject.longest or LONGEST, LONGEST)
-    if subject.kind != "language" and len(ids) > longest:  # nothing is cut off: a BERT needs the [CLS] at the beginning
+    if subject.kind != "language" and len(ids) > longest:  # nothing is cut off: a BERT needs the initial [CLS]
         raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {len(ids)}: shorten the text")
     first = max(0, len(ids) - longest)
     inputs: list[Any] = [_batch(ids[first:])]
-    if first and isinstance(model, RecurrentLM):  # the tokens before are in its state
+    if first and isinstance(model, RecurrentLM):  # earlier tokens are in its state
         state = None
         for start in range(0, first, AT_ONCE):
             with tt.no_grad(), evaluating(model):
@@ -165,7 +165,7 @@ def _read(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
 
 
 def _read_pair(subject: Subject, passage: Passage) -> Reading:
-    """The pass of an encoder-decoder. Its target begins with the start token, so nothing is cut off."""
+    """Run an encoder-decoder. Its target begins with the start token, so nothing is cut off."""
     model, ids = subject.model, passage.ids
     _check_length(subject, max(len(ids), len(passage.source)))
     inputs = _batch(passage.source), _batch(ids)
@@ -178,7 +178,7 @@ def _read_pair(subject: Subject, passage: Passage) -> Reading:
 
 
 def _check_length(subject: Subject, count: int) -> None:
-    """Raise UserError for a sentence or translation that an encoder-decoder cannot read at once."""
+    """Raise UserError for a sentence or translation that is too long for one pass of an encoder-decoder."""
     config = subject.model.config
     has_last = getattr(config, "positions", None) == "learned"
     longest = min(config.max_length, LONGEST) if has_last else LONGEST
@@ -195,20 +195,20 @@ def _without_batch(streams: Mapping[str, list[Tensor]]) -> dict[str, list[Tensor
 
 
 def is_recurrent(subject: Subject) -> bool:
-    """Whether the model is a recurrent network, whose streams are its states."""
+    """Return True if the model is a recurrent network, whose streams are its states."""
     return isinstance(subject.model, (RecurrentLM, EncoderDecoder))
 
 
 def predicting(subject: Subject, found: Reading) -> str | None:
-    """The name of the stream of which ``logits_of`` makes predictions: a Transformer's last one, or the hidden state of a
-    recurrent language model. None if a model has no such stream."""
+    """Return the name of the stream from which ``logits_of`` makes predictions: a Transformer's last stream, or a recurrent
+    language model's hidden state. Return None if a model has no such stream."""
     if subject.kind == "encoder" or isinstance(subject.model, EncoderDecoder):
         return None
     return "hidden" if is_recurrent(subject) else list(found.streams)[-1]
 
 
 def why_no_shares(subject: Subject) -> str | None:
-    """Why a logit of this model is no sum of its layers' shares, in a sentence; None where it is."""
+    """Return a sentence on why a logit of this model is not a sum of layer contributions, or None if it is."""
     if isinstance(subject.model, GPT):
         return None
     if subject.kind == "encoder":
@@ -230,8 +230,8 @@ def why_no_shares(subject: Subject) -> str | None:
 
 
 def probabilities(subject: Subject, logits: Any) -> Any:
-    """The probability of each token at each place, (places, vocab_size) float64, from logits of this shape. Tokens that the
-    model may not write have none."""
+    """Return the probability of each token at each position, (positions, vocab_size) float64, from logits of this shape. Tokens
+    that the model may not generate get 0."""
     if subject.forbidden:
         logits = logits.copy()
         logits[:, list(subject.forbidden)] = -host.inf
@@ -239,8 +239,8 @@ def probabilities(subject: Subject, logits: Any) -> Any:
 
 
 def uncertainty(subject: Subject, logits: Any, targets: list[int]) -> tuple[list[float], list[float | None]]:
-    """The entropy in nats of the prediction at each place, from logits (places, vocab_size), and the loss of the token that was
-    to be predicted there: -log of its probability. It is None at the places that have no target, the last ones."""
+    """Return the entropy in nats of the prediction at each position, for logits (positions, vocab_size), and the loss of the
+    target there, -log(probability). The loss is None at the last positions, which have no target."""
     entropies: list[float] = []
     losses: list[float | None] = []
     for start in range(0, len(logits), _AT_ONCE):

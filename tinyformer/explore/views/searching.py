@@ -1,4 +1,4 @@
-"""Beam search as a tree of hypotheses, beside greedy search."""
+"""Beam search as a tree of hypotheses, next to greedy search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_STEPS = 200
 
 @dataclass(frozen=True)
 class Search:
-    """A passage to continue by up to ``length`` tokens, with a ``beam`` of this width. The ``n_best`` texts are wanted."""
+    """A passage to continue by up to ``length`` tokens, with this ``beam`` width. Returns the ``n_best`` sequences."""
 
     passage: Passage
     beam: int
@@ -64,7 +64,7 @@ def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
     greedy: list[BeamCandidate] = []
     for found in _steps(subjects, subject, asked, length, 1, 1):
         if isinstance(found, BeamStep):
-            greedy.append(found.candidates[0])  # the one that goes on, or has ended
+            greedy.append(found.candidates[0])  # the one that continues or has ended
             yield {"step": found.step, "greedy": True, "nodes": tree.follow_greedily(greedy[-1])}
         else:
             (best,) = found
@@ -75,7 +75,7 @@ def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
 
 
 class _PoliteDecoder:
-    """A decoder that holds the lock only while it computes, so that other questions are answered during a long search."""
+    """A decoder that holds the lock only while computing, so that other questions are answered during a long search."""
 
     def __init__(self, subjects: Subjects, subject: Subject, asked: Search, length: int):
         self.lock = subjects.lock
@@ -83,18 +83,18 @@ class _PoliteDecoder:
             self.decoder = subjects.decoder(subject, len(asked.passage.ids) + length, asked.passage.source)
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        """Return the logits (batch, vocab_size) after the new ids (batch, count)."""
         with self.lock:
             return self.decoder.next_logits(new)
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Keep these rows of the batch."""
         with self.lock:
             self.decoder.select(rows)
 
 
 def _steps(subjects: Subjects, subject: Subject, asked: Search, length: int, beam: int, n_best: int) -> Iterator[Any]:
-    """Each BeamStep of a search, then its hypotheses. An encoder-decoder is searched as its Translator does."""
+    """Yield each BeamStep of a search, then its hypotheses. An encoder-decoder searches as its Translator does."""
     translator = subject.translator
     rule, force_end = (translator.rule, translator.force_end) if translator is not None else (None, False)
 
@@ -111,17 +111,17 @@ def _steps(subjects: Subjects, subject: Subject, asked: Search, length: int, bea
 
 
 class Tree:
-    """The texts that a beam search has kept, as nodes by number. Node 0 is the passage."""
+    """The sequences that a beam search has kept, as numbered nodes. Node 0 is the passage."""
 
     def __init__(self, subject: Subject):
         self.subject = subject
         self.nodes: list[dict[str, Any]] = [{"log_probability": 0.0}]
-        self._children: dict[tuple[int, int], int] = {}  # by their parent and token
-        self._kept = [0]  # by the last step, in its order
-        self._greedy = 0  # where the greedy search is
+        self._children: dict[tuple[int, int], int] = {}  # by parent and token
+        self._kept = [0]  # in the last step, in order
+        self._greedy = 0  # current node of the greedy search
 
     def grow(self, step: BeamStep) -> list[Answer]:
-        """The nodes of a step of the beam search."""
+        """Return the nodes added by a step of the beam search."""
         first = len(self.nodes)
         kept = []
         for candidate in step.candidates:
@@ -133,7 +133,7 @@ class Tree:
         return list(self.nodes[first:])
 
     def follow_greedily(self, candidate: BeamCandidate) -> list[Answer]:
-        """The node where a step of the greedy search leads, if it is a new one."""
+        """Return the node added by a step of the greedy search, if it is new."""
         parent = self._greedy
         known = self._children.get((parent, candidate.token))
         if known is not None:
@@ -143,7 +143,7 @@ class Tree:
         return [self.nodes[self._greedy]]
 
     def described(self, hypothesis: Hypothesis, log_probability: float | None = None) -> Answer:
-        """A hypothesis as the page shows it. Its log-probability is that of its last node, unless it is given."""
+        """Return a hypothesis in the page's format. Its log-probability is its last node's, unless passed."""
         written = (*hypothesis.ids, *(() if hypothesis.end is None else (hypothesis.end,)))
         nodes = [0]
         for token in written:
@@ -183,17 +183,17 @@ Tell = Callable[[Any], None]
 
 
 class _GivenUp(Exception):
-    """Nobody waits for the computation any more."""
+    """Nobody is waiting for the computation any more."""
 
 
 def follow(work: Callable[[Tell], Any]) -> Iterator[Any]:
-    """Yield each value that ``work`` passes to its argument, and then its result.
+    """Yield each value that ``work`` passes to its argument, then its result.
 
-    The work runs in a thread that waits until each value is asked for. Closing the iterator ends the work at its next value.
-    Errors of the work are raised here.
+    The work runs in a thread that waits until the next value is requested. Closing the iterator ends the work at its next
+    value. Errors from the work are raised here.
     """
     asked: Queue[bool] = Queue()
-    told: Queue[tuple[bool, Any]] = Queue()  # each with whether it is the last
+    told: Queue[tuple[bool, Any]] = Queue()  # with a flag: True for the last value
 
     def tell(news: Any) -> None:
         told.put((False, news))

@@ -1,4 +1,4 @@
-"""What is explored: models of runs and of pretrained folders, each with what reads and writes its texts."""
+"""The explored models, from runs and pretrained folders, each with its tokenizer."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tinyformer.training.translation import Translator
 from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks
 
-LONGEST = 2048  # tokens that a model reads in one pass, which nobody can interrupt
-MOST_OPENED = 128 * 2**20  # bytes of the weights of snapshots that are kept in memory; the newest one stays in any case
-AT_ONCE = 256  # tokens that a language model reads before others get their turns
+LONGEST = 2048  # maximum tokens per pass, which cannot be interrupted
+MOST_OPENED = 128 * 2**20  # bytes of snapshot weights in memory; the newest snapshot always stays
+AT_ONCE = 256  # tokens that a language model reads before others get a turn
 
 
 class Subject(Opened):
-    """A model that can be explored, and the tokens around its texts."""
+    """A model to explore, and the tokens around its sequences."""
 
     def encode(self, text: str, source: bool = False) -> list[int]:
-        """The ids of a text, with those around it; with ``source``, of a text that an encoder-decoder reads. Raises UserError
-        for a text that the model cannot read."""
+        """Return the ids of a text, including those around it. If ``source`` is set, the text is an encoder-decoder's source.
+        Raises UserError for a text that the model cannot read."""
         if source:
             return self._translator().encode(text)
         if self.translator is not None:
-            if self.translator.task.lowercase:  # as all that it was trained on, but for the names of special tokens
+            if self.translator.task.lowercase:  # like its training data, except special-token names
                 cut = cut_at_special(text, self.tokenizer.special)
                 text = "".join(part if special is not None else part.lower() for part, special in cut)
             encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
@@ -52,12 +52,12 @@ class Subject(Opened):
         return [*self.before, *map(int, ids), *self.after] or list(self.start)
 
     def texts(self, ids: Iterable[int], source: bool = False) -> list[str]:
-        """The text of each id, as ``token_texts`` gives it; with ``source``, of those that an encoder-decoder reads."""
+        """Return the text of each id from ``token_texts``. If ``source`` is set, ids belong to an encoder-decoder's source."""
         return token_texts(self.tokenizer, ids, source)
 
     def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
-        """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder.
-        Also for more ids than an encoder-decoder has positions, or any model but a language model reads in one pass."""
+        """Raise UserError unless the model knows these ids, and has an encoder if and only if ``source`` is passed. Also raises
+        it if they exceed an encoder-decoder's positions or (except in a language model) the limit of one pass."""
         if bool(source) != (self.kind == "translation"):
             raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
         check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
@@ -70,15 +70,15 @@ class Subject(Opened):
             check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
     def special_places(self, ids: Sequence[int]) -> list[int]:
-        """The places of tokens that stand for no text: those around each text, starts, ends, padding. A mask stands for one."""
+        """Return the positions of tokens without text: those around a sequence, starts, ends, padding. Masks do not count."""
         config, named = self.model.config, getattr(self.tokenizer, "special", {})
         pads = [getattr(config, name, None) for name in ("pad", "source_pad", "target_pad")]
-        starts = self.start if self.kind == "translation" else ()  # a GPT may begin with a new line
+        starts = self.start if self.kind == "translation" else ()  # a GPT may start with a newline
         special = {*named.values(), *self.before, *self.after, *starts, *self.ends, *pads} - {self.mask}
         return [place for place, i in enumerate(ids) if i in special]
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
-        """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""
+        """Return a new decoder for one sequence of up to ``max_tokens``. An encoder-decoder translates ``source``."""
         if self.kind == "translation":
             return translation_decoder(self.model, [list(source)], max_tokens)
         if self.kind != "language":
@@ -87,23 +87,23 @@ class Subject(Opened):
         return language_decoder(self.model, max_tokens=max_tokens)
 
     def room(self, ids: Sequence[int], length: int) -> int:
-        """How many tokens may be written after ``ids``, at most ``length``. Raises UserError if an encoder-decoder's target is
-        as long as it can be."""
+        """Return how many tokens may be generated after ``ids``, at most ``length``. Raises UserError if an encoder-decoder's
+        target has reached its maximum length."""
         if self.kind != "translation" or self.longest is None:
             return length
-        room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
+        room = self.longest - (len(ids) - 1)  # as in Translator.search, the start token takes no room
         if room < 1:
             raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes only shorter ones")
         return min(length, room)
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the model can write: its outputs, of which some may belong to no token."""
+        """The number of model outputs. Some may have no token."""
         config = self.model.config
         return int(config.target_vocab_size if self.kind == "translation" else config.vocab_size)
 
     def facts(self) -> dict[str, Any]:
-        """What the page says about the model: its class, its size and its settings."""
+        """The page's description of the model: class, size and settings."""
         settings = {
             name: value for name, value in vars(self.model.config).items() if isinstance(value, (int, float, str, bool))
         }
@@ -132,17 +132,17 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 
 @dataclass
 class _Entry:
-    """A model by its name: how to load it, its files of weights and the others; and what was loaded with their ``stamp``."""
+    """A model by name: how to load it, its weight files and other files, and what was loaded, with its ``stamp``."""
 
     load: Callable[[], Subject]
     weights: Callable[[], list[Path]]
     others: Sequence[Path] = ()
-    run: Path | None = None  # the folder, if it is a run's; then the weights are one checkpoint
+    run: Path | None = None  # folder if it is a run; the weights are then one checkpoint
     loaded: tuple[Stamp, Subject] | None = field(default=None, repr=False)
     state: tuple[Stamp, Mapping[str, Any]] | None = field(default=None, repr=False)
 
     def stamp(self, files: Iterable[Path] | None = None) -> Stamp:
-        """What differs once one of the files was replaced, by default any. Raises UserError for a file that is gone."""
+        """Return a value that changes when one of the files (default: any) is replaced. Raises UserError for a missing file."""
         found = []
         for file in [*self.weights(), *self.others] if files is None else files:
             try:
@@ -154,12 +154,12 @@ class _Entry:
 
 
 class Subjects:
-    """The models of some folders, by name. Each is loaded when it is first asked for, and again when its files have changed, as
-    those of a run that is still training do.
+    """The models in some folders, by name. Each is loaded on first use, and reloaded when its files change, as in a run that is
+    still training.
 
-    Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Long work calls
-    ``lock.let_others`` now and then, or takes the lock with ``for_long``. Raises UserError for a folder whose models cannot be
-    explored.
+    Hold the ``lock`` while using a model, since recorded values belong to one question at a time. Long work calls
+    ``lock.let_others`` from time to time, or takes the lock with ``for_long``. Raises UserError for a folder whose models
+    cannot be explored.
     """
 
     def __init__(self, folders: Sequence[str | Path]):
@@ -168,8 +168,8 @@ class Subjects:
         self.folders = [_as_text(folder) for folder in folders]
         self._paths = list(map(Path, folders))
         self._entries: dict[str, _Entry] = {}
-        self._runs: dict[str, Path] = {}  # the folders of runs, by what stands before the names of their models
-        # Those that were asked for, the one asked for last at the end.
+        self._runs: dict[str, Path] = {}  # run folders, by the prefix of their models' names
+        # Loaded models, most recently used last.
         self._snapshots: OrderedDict[str, _Entry] = OrderedDict()
         seen: set[Path] = set()
         for path, folder in zip(map(Path, folders), self.folders):
@@ -184,8 +184,8 @@ class Subjects:
 
     @contextmanager
     def for_long(self) -> Iterator[None]:
-        """A context with the ``lock`` for work that may be long and cannot be cut, such as a pass over a whole text. Those who
-        take it so stand in a line of their own, and only the first of them waits for the lock: short work passes the others."""
+        """Context manager with the ``lock`` for work that may be long and cannot be split, such as a pass over a complete text.
+        Such work queues separately, and only the first in that queue waits for the lock. Short work goes first."""
         with self._line, self.lock:
             yield
 
@@ -196,7 +196,7 @@ class Subjects:
         return entry
 
     def _snapshot(self, name: str) -> _Entry | None:
-        """The snapshot that is called so, such as "step 38", whether its file is there or not."""
+        """Return the snapshot of this name, such as "step 38", whether or not its file exists."""
         found = re.fullmatch(r"(.*)step (0|[1-9][0-9]{0,15})", name, re.DOTALL)
         run = self._runs.get(found[1]) if found else None
         if found is None or run is None:
@@ -211,7 +211,7 @@ class Subjects:
             return self._snapshots[name]
 
     def _make_room(self) -> None:
-        """Let go of snapshots that were not asked for the longest."""
+        """Drop the least recently used snapshots."""
         opened = [entry for entry in self._snapshots.values() if entry.loaded is not None]
         sizes = [4 * num_weights(entry.loaded[1].model) for entry in opened if entry.loaded is not None]
         while len(opened) > 1 and sum(sizes) > MOST_OPENED:
@@ -219,44 +219,44 @@ class Subjects:
             sizes.pop(0)
 
     def snapshots(self, name: str) -> dict[int, str]:
-        """The names of the snapshots of the run that a model is of, by step; none for a pretrained model."""
+        """Return the snapshot names of a model's run, by step; empty for a pretrained model."""
         run = self._entry(name).run
         before = next((before for before, path in self._runs.items() if path == run), "")
         return {} if run is None else {step: f"{before}step {step}" for step in RunFolder(run).snapshots()}
 
     @property
     def names(self) -> list[str]:
-        """The names of the models: best and latest of a run, after the folder's name if there are several folders."""
+        """Return the model names: best and latest of a run, with the folder's name as prefix if there are several folders."""
         return list(self._entries)
 
     def get(self, name: str) -> Subject:
-        """The model of this name. Raises UserError if there is none, and if its files cannot be read."""
+        """Return the model of this name. Raises UserError if there is none or its files are unreadable."""
         entry = self._entry(name)
         with self.lock:
             stamp = entry.stamp()
             if entry.loaded is None or entry.loaded[0] != stamp:
-                entry.loaded = None  # the old weights need not stay in memory beside the new ones
+                entry.loaded = None  # frees the old weights before loading new ones
                 entry.loaded = stamp, entry.load()
                 self._make_room()
             return entry.loaded[1]
 
     def folder(self, name: str) -> RunFolder | None:
-        """The folder of the run that a model is of; None for a pretrained one."""
+        """Return the folder of a model's run, or None for a pretrained model."""
         run = self._entry(name).run
         return None if run is None else RunFolder(run)
 
     def stamp(self, name: str) -> Stamp:
-        """What differs once a file of a model was replaced: for each the name, two numbers and when it was written.
-        Raises UserError for a file that is gone."""
+        """Return a value that changes when a model's file is replaced: for each file, its name, two numbers and its
+        modification time. Raises UserError for a missing file."""
         return self._entry(name).stamp()
 
     def written(self, name: str) -> float:
-        """When a model's weights were written, in seconds since 1970. Raises UserError for a file that is gone."""
+        """Return when a model's weights were written, in seconds since 1970. Raises UserError for a missing file."""
         entry = self._entry(name)
         return max(time for *_, time in entry.stamp(entry.weights())) / 1e9
 
     def state(self, name: str) -> Mapping[str, Any]:
-        """What a run's checkpoint says of itself; nothing for a pretrained model. Raises UserError for a damaged file."""
+        """Return the state of a run's checkpoint; empty for a pretrained model. Raises UserError for a damaged file."""
         entry = self._entry(name)
         if entry.run is None:
             return {}
@@ -266,9 +266,9 @@ class Subjects:
         return entry.state[1]
 
     def log(self, name: str) -> tuple[Sequence[Any], bool]:
-        """The rows of the log of a model's run, none where they cannot be read; and whether their training losses are means of
-        the steps since the row before. They are those of the latest checkpoint, which a Trainer writes, or of the best of a run
-        that a script has saved, whose training losses are those of single steps."""
+        """Return the log rows of a model's run (empty if unreadable), and whether their training losses are means since the
+        previous row. Rows come from the latest checkpoint, written by a Trainer, or else from the best checkpoint of a run
+        saved by a script, whose training losses are from single steps."""
         own = [other for other, entry in self._entries.items() if entry.run == self._entry(name).run]
         for kind in ("latest", "best"):
             for checkpoint in own:
@@ -278,20 +278,20 @@ class Subjects:
         return [], False
 
     def beside(self) -> list[str]:
-        """The other runs in the folders where these are, the newest first: they could be explored, too."""
+        """Return other runs in the parent folders that could be explored, newest first."""
         places = {Path(folder).parent for folder in self._paths}
         known = {path.resolve() for path in self._paths}
         return [_as_text(run) for place in places for run in newest_runs(place, KINDS) if run.resolve() not in known]
 
     def decoder(self, subject: Subject, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
-        """A new decoder as ``Subject.decoder`` makes it. While a language model reads a long text, others have their turns. The
-        caller holds the lock, also when it uses the decoder."""
+        """Return a new decoder from ``Subject.decoder``. While a language model reads a long text, others get turns. The caller
+        must hold the lock, also while using the decoder."""
         decoder = subject.decoder(max_tokens, source)
         return _InParts(decoder, self.lock, subject.longest) if subject.kind == "language" else decoder
 
 
 class _InParts:
-    """A decoder that reads long texts in parts, and lets others have their turns in between."""
+    """A decoder that reads long texts in chunks, and lets others have turns in between."""
 
     def __init__(self, decoder: Decoder, lock: Turns, longest: int | None):
         self.decoder = decoder
@@ -300,7 +300,7 @@ class _InParts:
         self._has_read = False
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        """Return the logits (batch, vocab_size) after the new ids (batch, count)."""
         if not self._has_read:
             new = batch_of_ids(new, "prompts")
             if self.longest is not None:
@@ -313,19 +313,19 @@ class _InParts:
         return self.decoder.next_logits(new)
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Keep these rows of the batch."""
         self.decoder.select(rows)
 
 
 def _as_text(folder: str | Path) -> str:
-    """A folder's name as text that JSON can hold: bytes of it that are no UTF-8 are shown as such as ``\\xff``."""
+    """Return a folder's name as text for JSON. Bytes that are not UTF-8 become escapes such as ``\\xff``."""
     return os.fsencode(folder).decode(errors="backslashreplace")
 
 
 def _entries_of(path: Path) -> Mapping[str, _Entry]:
     folder = RunFolder(path)
     is_elsewhere = gguf_at(path) is not None or model_folder(path) != path
-    if is_elsewhere or "model_type" in folder.read_settings():  # as in Hugging Face's files
+    if is_elsewhere or "model_type" in folder.read_settings():  # as in Hugging Face files
         base = model_folder(path)
         others = [base / "config.json"] if gguf_at(base) is None else []
         return {"pretrained": _Entry(lambda: Subject(**vars(open_pretrained(path))), partial(_weights_in, path), others)}
@@ -346,5 +346,5 @@ def _weights_in(path: Path) -> list[Path]:
 
 
 def _load_checkpoint(path: Path, file: Path) -> Subject:
-    folder = RunFolder(path)  # a new one, as another run may have taken the place of the first
+    folder = RunFolder(path)  # reopened, since another run may have replaced the first
     return Subject(**vars(open_run(folder, file, "explored")))

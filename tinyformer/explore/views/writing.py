@@ -1,4 +1,4 @@
-"""Questions about writing: the likeliest tokens at a place, and a text as it is sampled."""
+"""Generation questions: the most likely tokens at a position, and sampled text."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from tinyformer.models.quantizing import num_weights
 from tinytensor.device.backend import host
 from tinytensor.parallel import one_blas_thread
 
-SEED = 1337  # of texts for which none is asked, so that a question always has the same answer
-MOST_TOKENS = 5_000  # that one question may have written
-BEST = 10  # the likeliest tokens that are shown at a place
-SMALL = 16 * 2**20  # parameters of a model for which one thread is enough
-MOST_REMEMBERED = 8  # places whose logits are kept, so that a change of the sampling is answered without the model
+SEED = 1337  # default seed, so that a question always has the same answer
+MOST_TOKENS = 5_000  # maximum to generate per question
+BEST = 10  # most likely tokens to show at a position
+SMALL = 16 * 2**20  # model parameters for which one thread is enough
+MOST_REMEMBERED = 8  # positions with cached logits, so that new sampling settings do not need the model
 
 
 class WatchedDecoder:
-    """A decoder that keeps the last logits of the one it stands for."""
+    """A decoder that stores the last logits of the decoder that it wraps."""
 
     def __init__(self, decoder: Decoder):
         self.decoder = decoder
         self.logits: Any = None
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        """Return the logits (batch, vocab_size) after the new ids (batch, count)."""
         self.logits = self.decoder.next_logits(new)
         return self.logits
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Keep these rows of the batch."""
         self.decoder.select(rows)
 
 
 class Remembered:
-    """The logits of the places of each model that were asked about last. Use it while the subjects' lock is held."""
+    """A cache of the logits at each model's most recently requested positions. Hold the subjects' lock while using it."""
 
     def __init__(self) -> None:
         self.of_models: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
     def logits(self, model: Any, place: Hashable, compute: Callable[[], Any]) -> Any:
-        """What ``compute`` returned when this place was last asked about; or what it returns now."""
+        """Return the cached result for this position, or call ``compute``."""
         known = self.of_models.setdefault(model, {})
         found = known.pop(place, None)
-        known[place] = compute() if found is None else found  # as the newest
+        known[place] = compute() if found is None else found  # as the newest entry
         while len(known) > MOST_REMEMBERED:
             del known[next(iter(known))]
         return known[place]
@@ -63,7 +63,7 @@ _remembered = Remembered()
 
 @dataclass(frozen=True)
 class Next:
-    """A passage, and how the token after it would be chosen. ``chosen`` is a token whose probability is wanted, too."""
+    """A passage, and how to choose the next token. ``chosen`` is a token whose probability is also returned."""
 
     passage: Passage
     sampling: Sampling = field(default_factory=Sampling)
@@ -71,7 +71,7 @@ class Next:
 
 
 def next_token(subjects: Subjects, asked: Next) -> Answer:
-    """The distribution of the token after a passage: see ``distribution``."""
+    """Return the token distribution after a passage. See ``distribution``."""
     passage = asked.passage
     subject = passage.subject(subjects)
 
@@ -86,7 +86,7 @@ def next_token(subjects: Subjects, asked: Next) -> Answer:
 
 @dataclass(frozen=True)
 class Fill:
-    """A passage of a BERT, and the place in it that is to be filled in, by how a token would be chosen there."""
+    """A passage of a BERT, the position to fill in, and how to choose a token there."""
 
     passage: Passage
     place: int
@@ -94,7 +94,7 @@ class Fill:
 
 
 def fill(subjects: Subjects, asked: Fill) -> Answer:
-    """The distribution of the token at a place of a passage, which usually holds a [MASK]: see ``distribution``."""
+    """Return the token distribution at one position, usually a [MASK]. See ``distribution``."""
     passage, place = asked.passage, asked.place
     subject = passage.subject(subjects)
     if subject.kind != "masked":
@@ -120,8 +120,8 @@ class Write:
 
 
 def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
-    """The tokens that continue a passage, one a line: its ``id``, ``text`` and ``probability``, and the ``distribution`` from
-    which it was picked. They are those that ``sample`` gives. An encoder-decoder writes no longer texts than its Translator."""
+    """Yield the tokens that continue a passage, one per line: ``id``, ``text``, ``probability``, and the ``distribution`` that
+    it was sampled from. Tokens match ``sample``. An encoder-decoder generates no longer sequences than its Translator."""
     subject, sampling = asked.passage.subject(subjects), asked.sampling
     sampling = replace(sampling, seed=SEED) if sampling.seed is None else sampling
     length = subject.room(asked.passage.ids, asked.length)
@@ -142,17 +142,17 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
 
 
 def threads_for(subject: Subject) -> AbstractContextManager[None]:
-    """A context with one thread of BLAS for a small model. Its products for one token take some microseconds, and threads that
-    wait for each other take milliseconds where the browser and other programs use the cores, too."""
+    """Context manager that limits BLAS to one thread for a small model. Its products for one token take microseconds. Threads
+    that wait for each other take milliseconds if the browser and other programs also use the cores."""
     return one_blas_thread() if num_weights(subject.model) < SMALL else nullcontext()
 
 
 def distribution(
     subject: Subject, logits: Any, sampling: Sampling, chosen: int | None = None, text: Sequence[int] = (), written: int = 0
 ) -> Answer:
-    """Logits (vocab_size,) as what ``sampling`` makes of them after the ids of a ``text``, of which so many were
-    ``written``: the ``best`` tokens with their probabilities, likeliest first; the ``entropy`` in nats; how many tokens are
-    ``possible``; and the ``probability`` of the ``chosen`` token. Raises UserError if the model has no such token."""
+    """Apply ``sampling`` to logits (vocab_size,), given the ids of a ``text`` of which ``written`` were generated. Return the
+    ``best`` tokens with their probabilities, most likely first; the ``entropy`` in nats; the number of ``possible`` tokens; and
+    the ``probability`` of the ``chosen`` token. Raises UserError if the model has no such token."""
     if chosen is not None and not 0 <= chosen < len(logits):
         raise UserError(f"chosen must be the id of a token, from 0 to {len(logits) - 1}, got {chosen}")
     tokens = TokenRules(None, subject.forbidden, rules=subject.rules if text else ())
@@ -164,7 +164,7 @@ def distribution(
         "best": [
             {"id": i, "text": text, "probability": float(probabilities[i])} for i, text in zip(order, subject.texts(order))
         ],
-        "entropy": max(0.0, float(-(positive * host.log(positive)).sum())),  # not -0.0
+        "entropy": max(0.0, float(-(positive * host.log(positive)).sum())),  # avoids -0.0
         "possible": len(positive),
         "probability": None if chosen is None else float(probabilities[chosen]),
     }
