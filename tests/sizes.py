@@ -16,7 +16,7 @@ PACKAGES = ("tinytensor", "tinyformer")
 OTHERS = ("benchmarks", "examples", "tests")
 CORE = [f"tinytensor/autograd/{name}.py" for name in ("engine", "op")]
 # The most lines, which only fall: what comes must make room.
-MOST_OF_PACKAGES, MOST_OF_BENCHMARKS = 55_400, 3_660
+MOST_OF_PACKAGES, MOST_OF_BENCHMARKS = 55_340, 3_660
 
 
 @dataclass(frozen=True)

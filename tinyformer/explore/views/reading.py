@@ -48,7 +48,7 @@ class Kept:
         if answer is _MISSING:  # a cached answer may be None
             made = make()
             return self.add(model, key, made, size(made))
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def find(self, model: Any, key: Hashable, missing: Any = None) -> Any:
         """Return the cached answer for a model and key, or ``missing``."""
