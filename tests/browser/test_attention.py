@@ -57,7 +57,7 @@ def check_most(page: Any, row: Any) -> None:
     numbers = page.locator("#attention-most .number").all_text_contents()
     assert numbers == [shown(x) for x in sorted(row.tolist(), reverse=True)[:5] if x > 0][: len(numbers)]
     names = page.locator("#attention-most button").all_text_contents()
-    places = [int(re.search(r"\(place (\d+)\)", name)[1]) - 1 for name in names]  # type: ignore[index]
+    places = [int(re.search(r"\(position (\d+)\)", name)[1]) - 1 for name in names]  # type: ignore[index]
     assert [shown(float(row[place])) for place in places] == numbers
 
 

@@ -49,7 +49,7 @@ def test_a_text_that_is_taken_becomes_the_pages(tab: Any, explorers: Any) -> Non
     search(page, 2, 5)
     page.click("[aria-label='Take no. 1']")
     assert page.text_content("#counted").startswith("12 tokens")
-    assert "was taken" in page.text_content("#beam-said")
+    assert "now shows" in page.text_content("#beam-said")
     page.fill("#text", "a dog")
     page.wait_for_selector("#beam-said:has-text('has changed')")
     assert page.locator(ROWS).count() == 3  # what was found stays

@@ -27,7 +27,7 @@ def test_a_map_is_saved_whole(tab: Tab, explorers: Any) -> None:
     box = page.locator("#inside-states .heatmap")
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")  # a part of it is not seen, and was not asked for
     name, png = saved(page, page.locator("#inside-states .save"))
-    assert name == "best-state-hidden-of-layer-1.png"
+    assert name == "best-layer-1-state-hidden.png"
     picture = picture_of(png)
     width, height = picture.size
     sheet = box.evaluate("box => [box.scrollWidth, box.scrollHeight]")
@@ -50,7 +50,7 @@ def test_bars_links_and_trees_are_saved_with_their_texts(tab: Tab, explorers: An
     rows = page.locator(".writer .choices button").all()
     shown = [part for row in rows for part in (row.locator(".name").text_content(), row.locator(".number").text_content())]
     name, svg = saved(page, page.locator(".writer .distribution .save"))
-    assert name == "best-likeliest-tokens-the-next-token-at-place-8.svg"
+    assert name == "best-likeliest-tokens-the-next-token-at-position-8.svg"
     title, *texts = texts_of(svg)
     assert title == "Likeliest tokens, The next token, at position 8"
     assert texts[: len(shown)] == shown

@@ -145,9 +145,9 @@ def test_an_op_that_is_not_known_is_named_with_its_module_and_line() -> None:
     model = Layers()
     said = refusal(model, known=[tt.linear], model=model)
     line = Layers.forward.__code__.co_firstlineno + 1
-    assert said == f"there is no argsort where this program is to run: the model ({__file__}:{line}) calls it"
+    assert said == f"the op argsort is not supported here: the model ({__file__}:{line}) calls it"
     said = refusal(model, known=[], model=model)
-    assert said.startswith("there is no linear where this program is to run: first (")
+    assert said.startswith("the op linear is not supported here: first (")
 
 
 @op()
@@ -158,7 +158,7 @@ def exp(x: Any) -> Any:
 
 def test_ops_are_known_by_identity_and_not_by_name() -> None:
     assert recorded(tt.exp, known=[tt.exp]).calls[0].op is tt.exp
-    assert "there is no exp where this program is to run" in refusal(exp, known=[tt.exp])
+    assert "the op exp is not supported here" in refusal(exp, known=[tt.exp])
 
 
 def test_a_fused_op_is_recorded_as_its_reference_where_it_is_not_known() -> None:
@@ -180,7 +180,7 @@ def test_an_opaque_function_is_a_call_with_its_objects() -> None:
     assert call.op is noted
     assert call.arguments["count"] == LENGTH
     assert len(seen) == 9  # with three runs of larger sizes that are not recorded
-    assert "there is no noted where this program is to run" in refusal(lambda x: opaque(noted)(x, seen, 1), known=[])
+    assert "the op noted is not supported here" in refusal(lambda x: opaque(noted)(x, seen, 1), known=[])
 
 
 # --------------------------------------------------------------------------------------------------------- constants

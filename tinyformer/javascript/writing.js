@@ -13,10 +13,10 @@ export class Sampling {
    *   Throws Error for a value that is not allowed.
    */
   constructor({ temperature = 1, topK = 0, topP = 1, minP = 0 } = {}) {
-    if (!(Number.isFinite(temperature) && temperature >= 0)) throw new Error(`temperature must be 0 (greedy) or more, not ${temperature}`);
-    if (!(Number.isInteger(topK) && topK >= 0)) throw new Error(`topK must be a whole number of 0 or more, not ${topK}`);
-    if (!(topP > 0 && topP <= 1)) throw new Error(`topP must be above 0 and at most 1, not ${topP}`);
-    if (!(Number.isFinite(minP) && minP >= 0 && minP <= 1)) throw new Error(`minP must be between 0 and 1, not ${minP}`);
+    if (!(Number.isFinite(temperature) && temperature >= 0)) throw new Error(`temperature must be 0 (greedy) or more, got ${temperature}`);
+    if (!(Number.isInteger(topK) && topK >= 0)) throw new Error(`topK must be a whole number of 0 or more, got ${topK}`);
+    if (!(topP > 0 && topP <= 1)) throw new Error(`topP must be above 0 and at most 1, got ${topP}`);
+    if (!(Number.isFinite(minP) && minP >= 0 && minP <= 1)) throw new Error(`minP must be between 0 and 1, got ${minP}`);
     Object.assign(this, { temperature, topK, topP, minP });
   }
 
@@ -85,7 +85,7 @@ export class Reader {
   constructor(model, stride = Math.ceil(model.config.block_size / 2)) {
     const { block_size } = model.config;
     if (!(Number.isInteger(stride) && stride >= 1 && stride <= block_size)) {
-      throw new Error(`stride must be 1 to block_size, ${block_size}, not ${stride}`);
+      throw new Error(`stride must be 1 to block_size, ${block_size}, got ${stride}`);
     }
     Object.assign(this, { model, stride, cache: model.newCache(), ids: [] });
   }

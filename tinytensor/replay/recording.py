@@ -213,7 +213,7 @@ class _Recorder(Tracer):
     def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
         where = _where(self._names)
         if not self._knows(op):
-            raise RecordingError(f"there is no {_name(op)} where this program is to run: {where} calls it")
+            raise RecordingError(f"the op {_name(op)} is not supported here: {where} calls it")
         self._check(arguments)
         result = self._add(out.data)
         self._computed.add(result)
