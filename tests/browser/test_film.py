@@ -270,7 +270,7 @@ def test_a_damaged_snapshot_is_reported_and_skipped(tab: Tab, tmp_path: Path) ->
         page.wait_for_selector("#film .trouble:has-text('snapshot-00000003.safetensors')")
         go(page, "Home", "step 0")
         go(page, "ArrowRight", "step 6")
-        assert "the film goes on without it" in str(page.text_content("#film .trouble"))
+        assert "the film continues without it" in str(page.text_content("#film .trouble"))
 
 
 def test_a_snapshot_with_damaged_numbers_is_reported_when_it_is_shown(browser: Any, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_snapshot_with_damaged_numbers_is_reported_when_it_is_shown(browser: A
         page = tab.open(explorer, "attention", text=TEXT)
         go(page, "Home", "step 0")
         page.keyboard.press("ArrowRight")
-        page.wait_for_selector("#film .trouble:has-text('the film goes on without step 3.')")
+        page.wait_for_selector("#film .trouble:has-text('the film continues without step 3.')")
         go(page, "ArrowRight", "step 6")
         tab.context.close()
     assert [fault for fault in tab.faults if "400" not in fault] == []

@@ -245,7 +245,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert 20 <= step <= 21
     # The command that it says is one that a shell takes as it stands.
     again = tinyformer_command("train", "gpt", "--out", "two parts", "--resume") + "\n"
-    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
+    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Resume with: {again}")
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume")
@@ -273,7 +273,7 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
 def test_resuming_with_other_settings(finished: Program, words: list[str], flags: str) -> None:
     before = contents(finished.folder / "run")
     message = finished.bad("--out", "run", "--resume", *words)
-    assert message == f"--resume goes on with the settings of run: leave out {flags}\n"
+    assert message == f"--resume keeps the settings of run: leave out {flags}\n"
     assert contents(finished.folder / "run") == before
 
 
@@ -395,10 +395,10 @@ def recurrent_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[st
 
 
 def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: Program) -> None:
-    leave_out = "--resume goes on with the settings of {}: leave out {}, or start a new run\n"
+    leave_out = "--resume keeps the settings of {}: leave out {}, or start a new run\n"
     for architecture in ("gru", "gpt"):
         message = recurrent_run.bad("--out", "lstm", "--resume", "--architecture", architecture)
-        assert message.startswith("--resume goes on with the settings of lstm: leave out --architecture")
+        assert message.startswith("--resume keeps the settings of lstm: leave out --architecture")
     assert finished.bad("--out", "run", "--resume", "--architecture", "rnn") == leave_out.format("run", "--architecture")
     # Its folder decides which flags there are: none is ignored, and none needs --architecture.
     message = recurrent_run.bad("--out", "lstm", "--resume", "--num-heads", "2")

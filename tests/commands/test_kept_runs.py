@@ -154,7 +154,7 @@ def test_a_run_of_a_later_version_with_what_is_not_known(name: str, use: Any) ->
     change_settings(program.folder / "run", lambda settings: settings["model"].update(later={"kind": "sparse"}))
     message = program.bad(*words).replace("\\", "/")
     told = r"run/\S*config.json: model.later is {'kind': 'sparse'}, a field that this version does not know"
-    remedy = "take it out if it was added by hand, or use the version that wrote it, or a later one"
+    remedy = "remove it if you added it, or use the version that wrote it, or a later one"
     assert re.fullmatch(f"{told}: {remedy}\n", message)
 
 

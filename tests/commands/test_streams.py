@@ -159,7 +159,7 @@ def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
     printed, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, errors
     step = load_checkpoint(copied.folder / "run" / "latest.safetensors", "latest")[1]["step"]
-    assert f"Stopped by SIGTERM after step {step} and saved. Go on with: " in printed
+    assert f"Stopped by SIGTERM after step {step} and saved. Resume with: " in printed
     assert ".lock" not in entries(copied.folder / "run")
     shutil.copytree(copied.folder / "run", copied.folder / "again")
     for name in ("run", "again"):

@@ -220,7 +220,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert 4 <= step <= 5
     # The command that it says is one that a shell takes as it stands.
     again = f"{tinyformer_command('train', 'translator', '--out', 'two parts', '--resume')}\n"
-    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
+    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Resume with: {again}")
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume", "--beam", "2")
@@ -255,7 +255,7 @@ def test_resuming_with_other_settings(finished: Program) -> None:
         (["--length-penalty", "0"], "--length-penalty, or start a new run, or pass --resume-changed"),
     ):
         message = finished.bad("--out", "run", "--resume", *words)
-        assert message == f"--resume goes on with the settings of run: leave out {said}\n"
+        assert message == f"--resume keeps the settings of run: leave out {said}\n"
 
 
 def test_resuming_with_other_sentences(copied: Program) -> None:
@@ -264,7 +264,7 @@ def test_resuming_with_other_sentences(copied: Program) -> None:
     path.rename(copied.folder / "moved.tsv")
     assert "pairs.tsv does not exist" in copied.bad("--out", "run", "--resume")
     write_pairs(path, some_pairs(59))
-    assert "the sentences are not those that run was trained on" in copied.bad("--out", "run", "--resume")
+    assert "the sentences are not the ones run was trained on" in copied.bad("--out", "run", "--resume")
     assert contents(copied.folder / "run") == before
     expected = result_of(copied.folder / "run")
     copied.good("--out", "run", "--resume", "--data", "moved.tsv", "--beam", "2")  # the same, wherever they are now
@@ -324,7 +324,7 @@ def test_maps_of_additive_attention_only(recurrent_runs: dict[str, tuple[Program
 
 def test_a_resumed_run_keeps_its_architecture(recurrent_runs: dict[str, tuple[Program, str]], finished: Program) -> None:
     program, _ = recurrent_runs["lstm"]
-    leave_out = "--resume goes on with the settings of {}: leave out {}, or start a new run\n"
+    leave_out = "--resume keeps the settings of {}: leave out {}, or start a new run\n"
     for words in (["attention"], ["transformer"], ["transformer", "--num-heads", "2"]):
         message = program.bad("--out", "lstm", "--resume", "--architecture", *words)
         assert message == leave_out.format("lstm", "--architecture")

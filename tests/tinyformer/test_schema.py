@@ -32,10 +32,7 @@ class Model:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-NEW = (
-    "a field that this version does not know: take it out if it was added by hand, "
-    "or use the version that wrote it, or a later one"
-)
+NEW = "a field that this version does not know: remove it if you added it, or use the version that wrote it, or a later one"
 
 
 def nested(depth: int) -> list[Any]:

@@ -118,7 +118,7 @@ def test_data_of_another_kind_are_compared_too() -> None:
     train(parse(*NEW))
     setup = RunSetup(RunFolder("run"), parse("--out", "run", "--resume"), KINDS)
     setup.check_data("the words", Path("text.txt").read_text(encoding="utf-8").split())
-    with pytest.raises(UserError, match="the words are not those that run was trained on: start a new run"):
+    with pytest.raises(UserError, match="the words are not the ones run was trained on: start a new run"):
         setup.check_data("the words", ["others"])
 
 
@@ -169,5 +169,5 @@ def test_a_stopped_run_says_how_to_resume(
         train(parse(*NEW))
     assert ended.value.code == status
     said = capsys.readouterr().out
-    assert said.endswith(f"Stopped by {by} after step 1 and saved. Go on with: python my_script.py --resume\n")
+    assert said.endswith(f"Stopped by {by} after step 1 and saved. Resume with: python my_script.py --resume\n")
     assert not Path("run/loss.png").exists()

@@ -28,7 +28,7 @@ from tinyformer.training.opening import KINDS, names_of_kinds
 
 PORT = 8642  # if it is free; a fixed address lets the page save its texts
 LONGEST_START = 60.0  # seconds in which a browser may open the page
-SLOW_START = 15.0  # seconds before the user is told how to open it
+SLOW_START = 15.0  # seconds before the page says how to open it
 NOT_OPENED = "No browser has opened the page yet. If yours cannot read the file that leads there, open the address above."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
@@ -41,10 +41,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(
         prog="tinyformer explore",
-        description="Open a page in the browser that shows how a model writes, what its attention looks at, what each of its "
-        "layers holds, and how it compares with another. A folder is that of a run of "
-        f"{names_of_kinds()}, or of a pretrained model in Hugging Face's layout; a GGUF file can be named, too. The page needs "
-        "no network. Ctrl-C ends it. Without a folder it is the newest run in runs.",
+        description="Open a page in the browser that shows how a model writes, what its attention heads attend to, the values in "
+        f"each layer, and how it compares with another model. A folder holds a run of {names_of_kinds()}, or a pretrained model in "
+        "Hugging Face format; a GGUF file works, too. The page needs no network. Ctrl-C ends it. The default is the newest run in "
+        "runs.",
     )
     parser.add_argument("folders", help="folders of runs or pretrained models", type=some_path, metavar="FOLDER", nargs="*")
     add_code_flag(parser)

@@ -118,7 +118,7 @@ class RunSetup:
         if not self.is_resumed:
             self._parts["sha256"] = sha256
         elif sha256 != self.folder.read_settings().get("sha256"):
-            raise UserError(f"{what} are not those that {self.folder.path} was trained on: start a new run")
+            raise UserError(f"{what} are not the ones {self.folder.path} was trained on: start a new run")
 
     def tokenizer(self, train: Callable[[], Tokenizer]) -> Tokenizer:
         """Return the resumed run's tokenizer, or call ``train`` for a new one."""

@@ -173,7 +173,7 @@ def check_known(value: Mapping[str, Any], known: Collection[str], name: str = ""
             meant = f" (was {_joined(name, near[0])} meant?)" if near else ""
             raise UnknownField(
                 f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}, a field that this version does not know{meant}: "
-                "take it out if it was added by hand, or use the version that wrote it, or a later one"
+                "remove it if you added it, or use the version that wrote it, or a later one"
             )
 
 

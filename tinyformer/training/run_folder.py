@@ -273,7 +273,7 @@ class RunFolder:
         self.changes = flags.get("resume") == "changed"
         if changed and not self.changes:
             raise UserError(
-                f"--resume goes on with the settings of {self.path}: leave out {named}, or start a new run"
+                f"--resume keeps the settings of {self.path}: leave out {named}, or start a new run"
                 + ("" if fixed else ", or pass --resume-changed")
             )
         if fixed:

@@ -212,7 +212,7 @@ class Trainer:
         """Return the message after ``train`` was stopped. ``command --resume`` resumes the run."""
         if self.step == 0 and self.folder.replaces:
             return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} stays as it was."
-        return f"Stopped by {self.stopped_by} after step {self.step} and saved. Go on with: {command} --resume"
+        return f"Stopped by {self.stopped_by} after step {self.step} and saved. Resume with: {command} --resume"
 
     def _due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.config.steps
@@ -379,8 +379,8 @@ class Trainer:
         self.best_step, self._unread = found.best_step, list(found.unread)
         if found.kernels != tt.kernels_name:
             print(
-                f"This run was trained with the kernels of {found.kernels}, and goes on with those of {tt.kernels_name}: what "
-                "follows differs by rounding. (TINYTENSOR_KERNELS chooses.)"
+                f"This run was trained with the kernels of {found.kernels} and continues with those of {tt.kernels_name}: later "
+                "steps differ by rounding. (TINYTENSOR_KERNELS chooses.)"
             )
         changed_shards = self.config.shards if self.folder.changes else 0
         self.shards = changed_shards or found.shards  # a different number changes rounding and dropout masks

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def around(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that each call (or each step of a generator) enters the context anew."""
+    """Wrap a function so that each call (or each step of a generator) enters the context again."""
     forms = function, getattr(function, "__call__", None)  # noqa: B004 (for callable objects)
     if any(map(inspect.isgeneratorfunction, forms)):
         return _around_items(context, function)

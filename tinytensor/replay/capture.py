@@ -326,7 +326,7 @@ class CapturedStep(TrainingStep):
         """Do the CPU work of a replay."""
         for check in self._checks:
             if changed := check():
-                raise CaptureError(f"{changed} since the step was captured: capture the step anew")
+                raise CaptureError(f"{changed} since the step was captured: capture the step again")
         for work in self._work:
             work()
         for gradient in self._gradients.values():

@@ -130,7 +130,7 @@ def test_a_field_that_is_not_known_is_named_with_its_file_and_what_to_do(refused
     (folder / "config.json").write_text(json.dumps(settings))
     assert refused(folder) == (
         f"error: {folder}/config.json: model.num_head is 4, a field that this version does not know (was model.num_heads "
-        "meant?): take it out if it was added by hand, or use the version that wrote it, or a later one"
+        "meant?): remove it if you added it, or use the version that wrote it, or a later one"
     )
 
 

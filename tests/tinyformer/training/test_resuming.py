@@ -223,7 +223,7 @@ def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, another: Pa
     trainer = run(copied, steps, overwrite=True, seed=7)
     assert entries(copied) == FILES
     assert trainer.stop_message("python it.py") == (
-        f"Stopped by Ctrl-C after step {steps} and saved. Go on with: python it.py --resume"
+        f"Stopped by Ctrl-C after step {steps} and saved. Resume with: python it.py --resume"
     )
     assert config_of(copied)["seed"] == 7
     run(copied, resume=True)
@@ -328,7 +328,7 @@ def test_a_finished_run_takes_more_steps(copied: Path) -> None:
 def test_what_a_run_cannot_change(copied: Path, change: dict[str, Any], resume: Any) -> None:
     before = contents(copied)
     (name,) = [f"--{name}".replace("_", "-") for name in change if name != "learning_rate"]
-    refused = f"--resume goes on with the settings of {copied}: leave out"
+    refused = f"--resume keeps the settings of {copied}: leave out"
     start = "a resumed run cannot change" if resume == "changed" else refused
     with pytest.raises(UserError, match=f"^{start} {name}[ ,:]"):
         run(copied, resume=resume, **change)

@@ -26,10 +26,7 @@ from tinyformer.training.logging import LOG_COLUMNS, write_log
 from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor.nn import Linear, Module
 
-NEW = (
-    "a field that this version does not know: take it out if it was added by hand, "
-    "or use the version that wrote it, or a later one"
-)
+NEW = "a field that this version does not know: remove it if you added it, or use the version that wrote it, or a later one"
 
 
 def save_model(path: Path, model: Linear, kind: str = "best", **state: object) -> None:
@@ -204,13 +201,12 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     for name, kind, flags, more in (("model", Model, "--width", ""), ("speed", Speed, "--seed", "")):
         with pytest.raises(UserError) as caught:
             folder.resumed(name, kind, given)
-        message = f"--resume goes on with the settings of {folder.path}: leave out {flags}, or start a new run{more}"
+        message = f"--resume keeps the settings of {folder.path}: leave out {flags}, or start a new run{more}"
         assert str(caught.value) == message
     with pytest.raises(UserError) as caught:
         folder.resumed("speed", Speed, {"rate": 0.5, "steps": 3, "resume": True})
     assert str(caught.value) == (
-        f"--resume goes on with the settings of {folder.path}: leave out --rate, --steps, or start a new run, or pass "
-        "--resume-changed"
+        f"--resume keeps the settings of {folder.path}: leave out --rate, --steps, or start a new run, or pass --resume-changed"
     )
     assert not folder.changes
 

@@ -107,7 +107,7 @@ function take(film) {
   page.film = film;
   document.getElementById("film").hidden = !film.snapshots.length;
   const bad = film.snapshots.filter(({ error }) => error);
-  if (bad.length) refuse(`${bad[0].error}${bad.length > 1 ? ` (and ${counted(bad.length - 1, "other snapshot")})` : ""}: the film goes on without it.`);
+  if (bad.length) refuse(`${bad[0].error}${bad.length > 1 ? ` (and ${counted(bad.length - 1, "other snapshot")})` : ""}: the film continues without it.`);
   draw();
 }
 
@@ -169,7 +169,7 @@ const show = newest(async (step) => {
     if (!(error instanceof Refusal)) throw error;
     damaged.set(step, page.film.snapshots.find((one) => one.step === step)?.stamp);
     draw();
-    throw new Refusal(`${error.message}: the film goes on without step ${step.toLocaleString("en")}.`);
+    throw new Refusal(`${error.message}: the film continues without step ${step.toLocaleString("en")}.`);
   }
   if (model !== page.model) return; // another was chosen meanwhile
   page.step = step;

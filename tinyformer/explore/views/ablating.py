@@ -114,7 +114,7 @@ class Ablated:
 
     def __post_init__(self) -> None:
         if len(self.off) > MOST_OFF:
-            raise UserError(f"at most {MOST_OFF:,} parts can be off at once")
+            raise UserError(f"at most {MOST_OFF:,} parts can be off together")
 
 
 def ablated(subjects: Subjects, asked: Ablated) -> Answer:

@@ -294,7 +294,7 @@ def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
     """Return ``attention_rollout`` (queries, keys) through the self-attention layers of the same sequence, up to this one.
     Raises UserError for cross-attention."""
     if layer.kind != "self":
-        raise UserError("rollout is for layers of self-attention: this one looks at another text")
+        raise UserError("rollout is for layers of self-attention: this one attends to another text")
     found = _known(reading, "rollout", layer)
     if found is not None:
         return found

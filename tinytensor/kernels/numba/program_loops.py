@@ -229,7 +229,9 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any,
             atomic_exchange(tickets.ctypes.data, i << 32)
             _take_parts(settings, instructions, places, tickets, True)
         elif kernel in (LINEAR, LINEAR_BLOCKS, LINEAR_BFLOAT16, ATTENTION):
-            _compute_part(settings, instructions, places, i, numpy.int64(0), numpy.int64(1))  # a plain 0 would be compiled anew
+            _compute_part(
+                settings, instructions, places, i, numpy.int64(0), numpy.int64(1)
+            )  # a plain 0 would be compiled again
         elif kernel == MEMORY:
             slot = instructions[i, SECOND]
             attend_to_memory(x, heads, second, keys, places[1, slot], places[2, slot], third, settings[i], out)
