@@ -41,10 +41,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(
         prog="tinyformer explore",
-        description="Open a page in the browser that shows how a model writes, what its attention heads attend to, the values in "
-        f"each layer, and how it compares with another model. A folder holds a run of {names_of_kinds()}, or a pretrained model in "
-        "Hugging Face format; a GGUF file works, too. The page needs no network. Ctrl-C ends it. The default is the newest run in "
-        "runs.",
+        description="Open a page in the browser that shows how a model writes, what its attention heads attend to, the values "
+        f"in each layer, and how it compares with another model. A folder holds a run of {names_of_kinds()}, or a pretrained "
+        "model in Hugging Face format; a GGUF file works, too. The page needs no network. Ctrl-C ends it. The default is the "
+        "newest run in runs.",
     )
     parser.add_argument("folders", help="folders of runs or pretrained models", type=some_path, metavar="FOLDER", nargs="*")
     add_code_flag(parser)

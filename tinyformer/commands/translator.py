@@ -327,7 +327,5 @@ def parse(words: list[str]) -> argparse.Namespace:
     using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="number of translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw the attention weights", action="store_true")
-    using.has_no_effect(
-        "out", lambda arguments: arguments.model and not arguments.heat_map, "with --model, except for --heat-map"
-    )
+    using.has_no_effect("out", lambda arguments: arguments.model and not arguments.heat_map, "with --model, without --heat-map")
     return commands.parse(words)

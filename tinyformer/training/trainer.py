@@ -379,8 +379,8 @@ class Trainer:
         self.best_step, self._unread = found.best_step, list(found.unread)
         if found.kernels != tt.kernels_name:
             print(
-                f"This run was trained with the kernels of {found.kernels} and continues with those of {tt.kernels_name}: later "
-                "steps differ by rounding. (TINYTENSOR_KERNELS chooses.)"
+                f"This run was trained with the kernels of {found.kernels} and continues with those of {tt.kernels_name}: "
+                "later steps differ by rounding. (TINYTENSOR_KERNELS chooses.)"
             )
         changed_shards = self.config.shards if self.folder.changes else 0
         self.shards = changed_shards or found.shards  # a different number changes rounding and dropout masks
