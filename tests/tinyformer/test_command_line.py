@@ -469,7 +469,7 @@ def test_each_setting_depends_on_settings_that_there_are() -> None:
     ("program", "words", "message"),
     [
         ("bert", ["fill", "--model", "m", "--out", "o", "a [MASK]"], "--out has no effect with --model"),
-        ("translator", ["translate", "--model", "m", "--out", "o", "hi"], "--out has no effect with --model, but for"),
+        ("translator", ["translate", "--model", "m", "--out", "o", "hi"], "--out has no effect with --model, without"),
         ("translator", ["train", "--lowercase"], "--lowercase has no effect on dates"),
         ("translator", ["train", "--source", "a", "--target", "b", "--validation", "3", "--validation-source", "c",
                           "--validation-target", "d"], "--validation has no effect with --validation-source"),
