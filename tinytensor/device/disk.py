@@ -1,7 +1,7 @@
 """Write files atomically, and open regular files to read them.
 
-No other module of the two packages writes, moves or removes files, or creates folders, except
-``tinyformer/training/run_folder.py`` for the folder of a run.
+Files that users keep are written here, and moved or removed here and in ``tinyformer/training`` (``run_folder`` and ``safety``,
+for the folder of a run). Caches and lists of processes write their own.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Optimizer:
         ``p`` and ``g`` have the same shape and dtype, float32 or float64. For a low-precision parameter, ``p`` is its master.
         The arrays in the state share this shape and dtype and start at zero. ``settings`` holds the group's settings as
         attributes; ``settings.lr`` is the learning rate of this step. If ``state_names`` includes "steps", ``settings.t``
-        counts the parameter's steps from 1. ``settings.is_first`` is True at the first step with this state.
+        counts the parameter's steps from 1. ``settings.is_first`` is True at the first step, if there is a state.
         """
         raise TypeError(f"{type(self).__name__} has no rule method: write one")
 
