@@ -134,7 +134,7 @@ class GPTDecoder:
         self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
         cache, logits = self.cache, _last_logits(model, lambda ids, cache: model(ids, cache, last_only=True))
         self._logits = logits  # calls ``model.forward``
-        # The same logits. The first call records the kernels of ``model.forward``; later calls replay them, compiled if possible.
+        # The same logits. The first call records the kernels of ``model.forward``, and later calls replay them (compiled).
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
     def next_logits(self, new: Any) -> Any:
