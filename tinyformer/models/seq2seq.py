@@ -263,9 +263,9 @@ class AdditiveAttention(RecordsAttention):
 
 
 class AdditiveAttentionModel(EncoderDecoder):
-    """The encoder-decoder of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all its outputs.
-    The model of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all encoder outputs.
-        The context is an input of the recurrent cell, with the last word, and of the output layer.
+    """The model of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all encoder outputs.
+
+    The context is an input of the recurrent cell, with the last word, and of the output layer.
     """
 
     def __init__(self, config: Seq2SeqConfig):
