@@ -70,7 +70,7 @@ def number(name: str, pattern: str) -> float:
 
 
 def with_tables(text: str, measured: list[Table]) -> str:
-    """Return a page with the rows of these tables in place of those below the same headers."""
+    """Return a page with the rows of these tables instead of those under the same headers."""
 
     def updated(match: re.Match[str]) -> str:
         (header,), lines = cells(match[0].splitlines(keepends=True)[0])[0], match[0].splitlines()

@@ -56,8 +56,8 @@ def test_outputs_and_shares_are_the_librarys(tab: Tab, explorers: Any, runs: Any
     titles = page.eval_on_selector_all(".model .head", "all => all.map(one => one.title)")
     shares = [share for layer in answer["shares"]["heads"] for share in layer]
     for title, share in zip(titles, shares, strict=True):
-        told = title.partition(": adds ")[2].partition(" ")[0].replace("−", "-")
-        assert float(told) == pytest.approx(share, abs=6e-4)
+        text = title.partition(": adds ")[2].partition(" ")[0].replace("−", "-")
+        assert float(text) == pytest.approx(share, abs=6e-4)
 
 
 def test_a_head_a_layer_and_a_cell_open_and_escape_goes_back(tab: Tab, explorers: Any) -> None:
@@ -101,8 +101,8 @@ def test_another_position_is_predicted_from(tab: Tab, explorers: Any, runs: Any)
     page.click(".model .token >> nth=3")
     wait_until(page, "document.querySelectorAll('.model .token')[3].ariaCurrent === 'true'")
     wait_until(page, "location.hash.includes('token=4')")
-    told = page.text_content(".model .output .number")
-    assert float(told.removesuffix(" %")) == pytest.approx(100 * answer["best"][0]["probability"], rel=0.01)
+    text = page.text_content(".model .output .number")
+    assert float(text.removesuffix(" %")) == pytest.approx(100 * answer["best"][0]["probability"], rel=0.01)
 
 
 def test_parts_are_switched_off_in_the_picture(tab: Tab, explorers: Any, runs: Any) -> None:
