@@ -158,3 +158,13 @@ def test_the_picture_is_saved(tab: Tab, explorers: Any) -> None:
     name, svg = saved(page, page.locator("#view-model .save"))
     assert name.endswith("the-model.svg")
     assert {"layer 1", "MLP"} <= set(texts_of(svg))
+
+
+def test_a_reload_keeps_the_layer_and_the_token(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["gpt"], layer="2", token="4")
+    for _ in range(2):
+        page.wait_for_selector("#trail:has-text('Layer 2')")
+        wait_until(page, "location.hash.includes('layer=2') && location.hash.includes('token=4')")
+        assert "(position 4)" in page.text_content(".model-bar [role=status]")
+        page.reload()
+        page.wait_for_selector(DRAWN)
