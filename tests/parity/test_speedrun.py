@@ -267,7 +267,7 @@ def test_the_table_of_marks():
         ("1.7", OURS): [falling(4.0, 1.8, 1.6, seconds=speed) for speed in speeds],
         ("1.7", PYTORCH): [falling(4.0, 2.0, 1.9, 1.75, seconds=2.0) for _ in speeds],
     }
-    times, losses = speedrun.report(RACES, [1, 2], runs).split("The losses after")
+    times, losses = speedrun.report(RACES, [1, 2], runs).split("Losses after")
     rows = rows_of(times)
     assert rows[f"1.886, {OURS}"] == ["2", "1250.0", "1.0", "1.5", "1.2", "0.31 (0.25 to 0.38)"]
     assert rows[f"1.886, {PYTORCH}"] == ["3", "2000.0", "4.0", "4.0", "4.0", "1"]
@@ -280,7 +280,7 @@ def test_the_table_of_marks():
 def test_a_table_after_the_first_race_has_what_is_known():
     runs = {("1.886", OURS): [falling(4.0, 1.9, 1.89)], ("1.886", PYTORCH): [falling(4.0, 2.0, 1.9, 1.8)]}
     runs |= {("1.7", side): [] for side in SIDES}
-    rows = rows_of(speedrun.report(RACES, [1, 2], runs).split("The losses after")[0])
+    rows = rows_of(speedrun.report(RACES, [1, 2], runs).split("Losses after")[0])
     assert rows[f"1.886, {OURS}"] == ["2", "1000.0", "not reached, best 1.890", "", "", ""]
     assert rows[f"1.886, {PYTORCH}"] == ["3", "1000.0", "3.0", "", "3.0", "1"]
     assert not any(name.startswith("1.7") for name in rows)
@@ -342,7 +342,7 @@ def test_races_of_processes_are_written(capsys, monkeypatch, tmp_path, text, tin
     speedrun.main()
     capsys.readouterr()
     report = (tmp_path / "arm" / "speedrun.md").read_text(encoding="utf-8")
-    rows = rows_of(report.split("The losses after")[0])
+    rows = rows_of(report.split("Losses after")[0])
     assert list(rows)[2:] == [f"{mark}, {side}" for mark in ("1.886", "2.8") for side in (OURS, PYTORCH)]
     assert rows[f"1.886, {OURS}"][2].startswith("not reached, best ") and float(rows[f"2.8, {OURS}"][2]) >= 0
     assert "words.txt, 636 characters." in report and "every 2 steps" in report and "the first 10% of the text" in report
