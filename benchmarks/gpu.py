@@ -468,7 +468,7 @@ def state(file: Path, saying: str = "") -> str:
 
 
 def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]:
-    """Return the parts that are not done, failed ones last, and print those that are."""
+    """Print the finished parts, and return the others, failed ones last."""
     # A part trained on another text is not done.
     text = "" if arguments.data is None else which_text(arguments.data, arguments.data)
     states = {name: state(file, text if name in LEARNING else "") for name, file in files.items()}

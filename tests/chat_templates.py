@@ -195,7 +195,7 @@ def _call(rng: random.Random) -> dict[str, Any]:
 
 
 def conversation(rng: random.Random) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Draw messages, some of which break a template's rules, and other arguments of ``apply_chat_template``."""
+    """Draw messages (some break a template's rules) and other arguments of ``apply_chat_template``."""
     messages: list[dict[str, Any]] = []
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": _text(rng)})

@@ -400,7 +400,7 @@ def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys:
 
 
 class Interrupted(TextBatches):
-    """Batches, one of which raises KeyboardInterrupt."""
+    """Batches that raise KeyboardInterrupt once."""
 
     drawn = 0
 
